@@ -13,7 +13,7 @@ from a2a_serverless.worker.agents import deployed_agent, load_agent
 from a2a_serverless.worker.context import WorkerExecutor
 from tests.support.messages import said
 from tests.support.workers import S
-from tests.unit.worker.stand import actions, run
+from tests.unit.worker.stand import Log, Patch, actions, run
 
 SOURCE = """
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ agent = Asking()
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: Patch) -> Path:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "neighbour.py").write_text("NAME = 'x'\n")
     (tmp_path / "agent_file.py").write_text(SOURCE)
@@ -190,7 +190,7 @@ def test_an_agent_that_cannot_be_made_is_named(folder: Path, name: str) -> None:
     ],
 )
 def test_a_variable_that_an_agent_misses_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, name: str
+    tmp_path: Path, monkeypatch: Patch, line: str, name: str
 ) -> None:
     """With the places to set it; what is set is not missing."""
     monkeypatch.setenv("SET_ALREADY_KEY", "x")
@@ -202,7 +202,7 @@ def test_a_variable_that_an_agent_misses_is_named(
 
 
 async def test_a_deployed_agent_that_cannot_be_loaded_fails_its_tasks(
-    folder: Path, caplog: pytest.LogCaptureFixture
+    folder: Path, caplog: Log
 ) -> None:
     """The tasks of an agent that cannot be loaded fail after their attempts."""
     stand, head = await run(deployed_agent("broken.py:agent", folder=folder))
@@ -228,7 +228,7 @@ agent = Keeping()
 
 @pytest.mark.parametrize("is_serial", [True, False])
 async def test_an_agent_that_keeps_conversations_needs_their_order(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_serial: bool
+    tmp_path: Path, caplog: Log, *, is_serial: bool
 ) -> None:
     """A deployment whose turns may overlap is refused with the parameter to set."""
     (tmp_path / "keeping.py").write_text(KEEPING)

@@ -25,7 +25,7 @@ from a2a_serverless.worker.heartbeat import Heartbeat
 from a2a_serverless.worker.turn import ActiveTurn
 from tests.support.memory import items_of
 from tests.support.workers import Agent, Execute, S, complete, lease_of
-from tests.unit.worker.stand import Stand, lines
+from tests.unit.worker.stand import Log, Patch, Stand, lines
 
 WAIT_S = 60
 
@@ -45,7 +45,7 @@ def block(until: Callable[[], bool]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def others(monkeypatch: pytest.MonkeyPatch) -> None:
+def others(monkeypatch: Patch) -> None:
     """Keepers of turns that an earlier test has left running are not this test's."""
     monkeypatch.setattr("tests.unit.worker.test_blocking._before", set(threading.enumerate()))
 
@@ -98,7 +98,7 @@ async def test_a_blocking_agent_that_asks_hears_of_a_cancel() -> None:
     assert (await stand.work()).state == S.TASK_STATE_CANCELED
 
 
-async def test_a_blockage_is_logged_once_with_its_place(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_blockage_is_logged_once_with_its_place(caplog: Log) -> None:
     """The warning names seconds, file and line; a second blockage of the turn adds none."""
 
     async def blocking(context: RequestContext, queue: EventQueue) -> None:
@@ -119,9 +119,7 @@ async def test_a_blockage_is_logged_once_with_its_place(caplog: pytest.LogCaptur
     assert f" s at {__file__}:{line}: {way_out}" in warning["said"]
 
 
-async def test_a_blockage_that_does_not_end_is_reported_meanwhile(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_blockage_that_does_not_end_is_reported_meanwhile(monkeypatch: Patch) -> None:
     """A process that is killed in the middle of the blockage has said where it stood."""
     monkeypatch.setattr(heartbeats, "REPORT_AFTER_S", 1.5)
     reported = threading.Event()
@@ -145,9 +143,7 @@ async def test_no_thread_is_left_between_turns() -> None:
     assert (threads, heartbeats_alive()) == ([1, 1, 1], [])
 
 
-async def test_a_heartbeat_without_turns_rests_until_the_next_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_heartbeat_without_turns_rests_until_the_next_one(monkeypatch: Patch) -> None:
     """It wakes no core meanwhile: the time-out between its looks is none."""
     heartbeat, pauses, pausing = Heartbeat(), SimpleQueue[float | None](), asyncio.timeout
 
@@ -200,7 +196,7 @@ def raising(error: BaseException) -> None:
     raise error
 
 
-async def test_without_a_thread_no_turn_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_thread_no_turn_starts(monkeypatch: Patch) -> None:
     """A process that cannot start another thread gives the turn back."""
 
     def exhausted(_: object) -> None:
@@ -216,7 +212,7 @@ async def test_without_a_thread_no_turn_starts(monkeypatch: pytest.MonkeyPatch) 
 # -- by a clock --------------------------------------------------------------------------------
 
 
-async def test_an_unanswered_renewal_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unanswered_renewal_is_tried_again(monkeypatch: Patch) -> None:
     """A renewal that AWS does not answer is repeated long before the lease is over."""
     change, calls = DurableStorage.change, list[object]()
 
@@ -252,9 +248,7 @@ async def test_a_turn_that_waits_long_for_its_retry_is_left_alone() -> None:
     assert (await stand.head()).due_at == stand.clock.now_ms() + (250 + 300) * 1000
 
 
-async def test_a_heartbeat_whose_thread_has_failed_is_replaced(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_heartbeat_whose_thread_has_failed_is_replaced(monkeypatch: Patch) -> None:
     """The delivery counts as lost, and the next turn gets another thread."""
     stand = Stand(Agent(complete), clock=SystemClock())
     task = await stand.send()

@@ -39,7 +39,7 @@ from a2a_serverless.worker.failures import WrongCallError
 from a2a_serverless_tools.testing import AgentBench, Outcome, Run, file_part, step
 from tests.conformance.sides import CARD, durable, stock
 from tests.support.peers import Fails, Peer
-from tests.unit.worker.stand import Handle, Script, lines
+from tests.unit.worker.stand import Handle, Log, Patch, Script, lines
 
 
 @asynccontextmanager
@@ -230,7 +230,7 @@ class Plain(AgentExecutor):
 
 
 def test_a_cancel_of_an_executor_cancels_what_it_has_called(
-    peer: Peer, monkeypatch: Any, caplog: pytest.LogCaptureFixture
+    peer: Peer, monkeypatch: Any, caplog: Log
 ) -> None:
     """The official interface's own agent needs no code for that, and its error changes nothing."""
     monkeypatch.setattr(
@@ -243,15 +243,13 @@ def test_a_cancel_of_an_executor_cancels_what_it_has_called(
     assert "nothing to cancel" in caplog.text
 
 
-def not_canceled(caplog: pytest.LogCaptureFixture) -> str:
+def not_canceled(caplog: Log) -> str:
     """The one line that says that a call was not canceled."""
     (line,) = lines(caplog, "call_not_canceled")
     return str(line["said"])
 
 
-def test_what_an_agent_cancels_itself_is_not_cut_off(
-    peer: Peer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_an_agent_cancels_itself_is_not_cut_off(peer: Peer, caplog: Log) -> None:
     """The other agent hangs: the agent's own cancel runs beside it, and the log says what does."""
     released: list[str] = []
 
@@ -272,9 +270,7 @@ def test_what_an_agent_cancels_itself_is_not_cut_off(
     assert "The agent books was not asked (CancelledError)" in not_canceled(caplog)
 
 
-def test_a_cancel_says_that_a_long_url_is_not_in_the_records(
-    peer: Peer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_cancel_says_that_a_long_url_is_not_in_the_records(peer: Peer, caplog: Log) -> None:
     """In another process the address of a Remote is not known, and none that is cut is called."""
 
     async def asks(ctx: TaskContext) -> None:
@@ -318,7 +314,7 @@ def test_each_remote_has_its_own_credentials(peer: Peer) -> None:
         assert {each.headers["x-api-key"] for each in sent} == keys
 
 
-def test_a_cancel_guesses_no_credentials(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cancel_guesses_no_credentials(peer: Peer, caplog: Log) -> None:
     """Killed behind two Remotes of one URL, the code has come to neither call that is recorded."""
     starts: list[str] = []
 
@@ -444,9 +440,7 @@ def test_an_agent_of_0_3_is_called() -> None:
         assert len(peer.clerk.tasks) == 1
 
 
-def test_credentials_go_to_the_agents_own_host_alone(
-    peer: Peer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_credentials_go_to_the_agents_own_host_alone(peer: Peer, caplog: Log) -> None:
     """A card that names another host does not get them; they are neither logged nor stored."""
     caplog.set_level(logging.DEBUG)
     (remote,) = keyed(peer, "secret")
@@ -593,7 +587,7 @@ WRONG: list[tuple[Callable[[TaskContext], Awaitable[Any]], str]] = [
 
 @pytest.mark.parametrize(("call", "sentence"), WRONG)
 def test_a_wrong_call_says_the_right_one(
-    peer: Peer, call: Any, sentence: str, monkeypatch: pytest.MonkeyPatch
+    peer: Peer, call: Any, sentence: str, monkeypatch: Patch
 ) -> None:
     """Wrong arguments and places, and files that are too large, are refused; nothing is sent."""
     monkeypatch.setattr(calls, "MOST_FILES", 6)
@@ -715,7 +709,7 @@ def test_a_call_that_outlives_its_process_passes_on_the_rest(after_s: float) -> 
 
 
 def test_a_stream_that_has_missed_the_end_is_left(
-    reader: tuple[Peer, Remote], monkeypatch: pytest.MonkeyPatch
+    reader: tuple[Peer, Remote], monkeypatch: Patch
 ) -> None:
     """After a time without an event the call waits without it; the rest of the text comes then."""
     peer, books = reader

@@ -15,7 +15,7 @@ from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 from tests.support.workers import Agent, S, chunk, complete, status
-from tests.unit.worker.stand import Stand, ask, beside, run
+from tests.unit.worker.stand import Patch, Stand, ask, beside, run
 
 
 async def silent(*_: object) -> None:
@@ -84,7 +84,7 @@ async def test_an_agent_that_emits_hears_a_cancel_at_its_next_commit() -> None:
 
 @pytest.mark.parametrize("end", ["cancel", "fault", "give up"])
 async def test_nothing_comes_behind_the_end_that_the_runtime_gives(
-    end: str, monkeypatch: pytest.MonkeyPatch
+    end: str, monkeypatch: Patch
 ) -> None:
     """A task of the agent that goes on emitting does not take an ended task back to working."""
     commit = DurableStorage.commit
@@ -184,9 +184,7 @@ async def test_an_agent_that_swallows_the_cancel_is_overruled() -> None:
     assert (await stand.head()).version == version
 
 
-async def test_a_cancel_that_comes_before_the_claim_is_heard_by_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_cancel_that_comes_before_the_claim_is_heard_by_it(monkeypatch: Patch) -> None:
     """A cancel between a delivery's read and its claim is heard at the claim, not by the watch."""
     stand = Stand(Agent(silent))
     task = await stand.send()

@@ -28,7 +28,7 @@ from a2a_serverless_tools.contract import Storage
 from a2a_serverless_tools.testing import StandIn
 from tests.support.messages import request
 from tests.support.workers import Agent, S, user_request
-from tests.unit.worker.stand import Handle, Script, Stand, ask, run
+from tests.unit.worker.stand import Handle, Log, Script, Stand, ask, run
 
 
 def public_methods(kind: type) -> list[str]:
@@ -187,9 +187,7 @@ async def test_a_cancel_is_one_whatever_the_state_is(*, is_stale: bool) -> None:
         (asyncio.sleep, "`merge=lambda stored, own:"),
     ],
 )
-async def test_a_merge_that_fails(
-    merge: Any, sentence: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_merge_that_fails(merge: Any, sentence: str, caplog: Log) -> None:
     """The task fails, as for any other error of the agent, and the stored state stays."""
 
     async def handle(ctx: TaskContext) -> None:

@@ -17,7 +17,7 @@ from a2a_serverless.worker import RetryLater, TaskContext, Worker
 from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless.worker.sweeper import Sweeper
 from tests.support.workers import Bench, PacedClock, S, idle, status_text
-from tests.unit.worker.stand import lines
+from tests.unit.worker.stand import Log, lines
 
 
 class Keeping(Worker):
@@ -212,7 +212,7 @@ async def test_a_turn_that_waits_for_a_share_keeps_its_conversation() -> None:
 
 @pytest.mark.parametrize("is_serial", [True, False])
 async def test_a_worker_tells_that_its_api_is_set_otherwise(
-    caplog: pytest.LogCaptureFixture, *, is_serial: bool
+    caplog: Log, *, is_serial: bool
 ) -> None:
     """Its turns run at once all the same; a message that came before the worker is no sign."""
     talk = Talk()

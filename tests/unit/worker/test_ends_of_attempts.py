@@ -29,7 +29,7 @@ from a2a_serverless.worker.failures import (
 from tests.support.clocks import ManualClock
 from tests.support.memory import items_of
 from tests.support.workers import Agent, Bench, PacedClock, S, chunk
-from tests.unit.worker.stand import Stand, actions, lines, told_to_end
+from tests.unit.worker.stand import Log, Patch, Stand, actions, lines, told_to_end
 
 __all__ = ["begin", "serving", "told_to_end"]
 
@@ -41,13 +41,13 @@ async def fail(*_: object) -> None:
     raise ValueError("password is hunter2")
 
 
-def line(caplog: pytest.LogCaptureFixture, action: str) -> dict[str, Any]:
+def line(caplog: Log, action: str) -> dict[str, Any]:
     """The fields of the one line of the log with an action."""
     (found,) = lines(caplog, action)
     return found
 
 
-async def test_a_failed_attempt_leaves_its_end_on_head(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_attempt_leaves_its_end_on_head(caplog: Log) -> None:
     """Its time, the error's name, and the log's correlation id; nothing of the error's text.
 
     The next attempt logs the end of the one before; the last one logs its own as it fails.
@@ -227,7 +227,7 @@ async def serving(bench: Bench, clock: PacedClock) -> asyncio.Task[None]:
 
 
 async def test_a_shutdown_does_not_wait_for_a_table_that_does_not_answer(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: Patch, caplog: Log
 ) -> None:
     """A shutdown waits at most `RELEASE_S` for the table."""
     stand = Stand(Agent(begin), visibility_s=60)
@@ -251,9 +251,7 @@ async def test_a_shutdown_does_not_wait_for_a_table_that_does_not_answer(
     assert (await stand.bench.deliver()).attempt == 2
 
 
-async def test_an_agent_that_cancels_what_is_not_its_own_uses_up_its_attempts(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_an_agent_that_cancels_what_is_not_its_own_uses_up_its_attempts(caplog: Log) -> None:
     """It ends its worker as a crash does: the attempt counts, and is not noted as given back.
 
     Else its turn would end one worker after the other, as no worker's end costs an attempt.

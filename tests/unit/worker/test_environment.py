@@ -20,13 +20,14 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.worker.agents import RESERVED, check, take_environment
 from a2a_serverless_tools.local import dotenv
 from tests.support import pages
+from tests.unit.worker.stand import Patch
 
 SECRET = "arn:aws:secretsmanager:us-east-1:123456789012:secret:agent"
 VALUE = "sk-a-key-that-no-message-shows"
 
 
 @pytest.fixture
-def secret(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def secret(monkeypatch: Patch) -> dict[str, str]:
     """The text of the agent's secret, which a test puts in."""
     held: dict[str, str] = {}
 
@@ -55,7 +56,7 @@ def test_variables_of_the_parameters_and_of_the_secret(secret: dict[str, str], t
 
 @pytest.mark.parametrize("named", ["", "$HOME/.aws/config"])
 def test_a_home_of_the_agents_does_not_move_the_files_of_aws(
-    named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    named: str, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     """Requests go on as they were set where the process was started."""
     for home, url in (("old", "http://127.0.0.1:1"), ("new", "http://127.0.0.1:2")):

@@ -31,7 +31,7 @@ from a2a_serverless.tasks.fold import Event
 from a2a_serverless.worker.context import TaskContext
 from tests.support.messages import said
 from tests.support.workers import Agent, Execute, S, chunk, complete, status
-from tests.unit.worker.stand import Stand, actions, run
+from tests.unit.worker.stand import Log, Patch, Stand, actions, run
 
 PAUSES = [S.TASK_STATE_INPUT_REQUIRED, S.TASK_STATE_AUTH_REQUIRED]
 
@@ -89,7 +89,7 @@ async def test_a_task_event_brings_what_it_holds() -> None:
     assert await stand.artifacts() == {"a": ["all"]}
 
 
-async def test_nothing_is_accepted_after_the_end(caplog: pytest.LogCaptureFixture) -> None:
+async def test_nothing_is_accepted_after_the_end(caplog: Log) -> None:
     """The end is stored when `enqueue_event` returns; events after it are dropped and logged.
 
     One from a thread's own loop is dropped without asking the queue's.
@@ -261,7 +261,7 @@ async def test_an_agent_emits_from_a_loop_of_its_own() -> None:
     assert await stand.artifacts() == {"a": ["one two "]}
 
 
-async def test_events_of_many_tasks_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_events_of_many_tasks_keep_their_order(monkeypatch: Patch) -> None:
     """Full batches make emitters wait; none overtakes another, and the ending overtakes none."""
     emitting: list[asyncio.Task[None]] = []
     commit = DurableStorage.commit

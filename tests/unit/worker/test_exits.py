@@ -20,7 +20,7 @@ from a2a_serverless.worker.failures import AgentFailedError
 from a2a_serverless.worker.loops import contained, prepare_loop, run_to_end
 from tests.support.clocks import ManualClock
 from tests.support.workers import Agent, Bench, PacedClock, S, complete, status
-from tests.unit.worker.stand import Source, Stand, actions, lines, run
+from tests.unit.worker.stand import Log, Source, Stand, actions, lines, run
 
 WAIT_S = 30
 Work = Callable[[], Awaitable[None]]
@@ -42,9 +42,7 @@ def leaving(leave: Work) -> Agent:
 
 
 @pytest.mark.parametrize("depth", [0, 1], ids=["itself", "sub-agents"])
-async def test_background_tasks_end_with_the_turn(
-    depth: int, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_background_tasks_end_with_the_turn(depth: int, caplog: Log) -> None:
     """The turn completes, its tasks are cancelled, and one line of the log names them."""
     tasks = list[asyncio.Task[None]]()
 
@@ -98,7 +96,7 @@ async def test_the_next_turn_begins_behind_the_end_of_what_was_started() -> None
     assert tidied == [True]
 
 
-async def test_a_task_of_the_process_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_task_of_the_process_goes_on(caplog: Log) -> None:
     """A task with a context of its own is not the turn's: so a shared client keeps its tasks."""
     tasks = list[asyncio.Task[None]]()
 
@@ -112,9 +110,7 @@ async def test_a_task_of_the_process_goes_on(caplog: pytest.LogCaptureFixture) -
     tasks[0].cancel()
 
 
-async def test_a_task_that_does_not_stop_is_left_behind_and_named(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_task_that_does_not_stop_is_left_behind_and_named(caplog: Log) -> None:
     """After five seconds of refusals the delivery ends all the same, and the log says so."""
     refusing, tasks = asyncio.Event(), list[asyncio.Task[None]]()
 
@@ -244,7 +240,7 @@ async def test_an_exit_does_not_hold_up_a_cancel() -> None:
     ("ends", "action"), [(sys.exit, "exit_in_callback"), (None, "loop_stopped")]
 )
 def test_an_end_of_the_loop_does_not_end_the_function(
-    ends: Callable[[], None] | None, action: str, caplog: pytest.LogCaptureFixture
+    ends: Callable[[], None] | None, action: str, caplog: Log
 ) -> None:
     """An exit in a callback, or a stopped loop, is logged; both turns of the batch complete."""
 

@@ -19,7 +19,7 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.worker import TaskContext, TurnParked
 from tests.support.clocks import ManualClock
 from tests.support.workers import Agent, S, complete
-from tests.unit.worker.stand import Stand, run
+from tests.unit.worker.stand import Log, Stand, run
 
 Leaf = Callable[..., Coroutine[Any, Any, None]]
 """Leaves the turn; `key` tells two of them apart."""
@@ -143,7 +143,7 @@ async def test_leaving_is_no_cancel(
     shape: Callable[[Leaf], Awaitable[None]],
     ends: str,
     leaves: Callable[[TaskContext, str], Awaitable[None]],
-    caplog: pytest.LogCaptureFixture,
+    caplog: Log,
 ) -> None:
     """TurnParked comes out of each call of `ctx`; `finally` runs, and the turn goes on."""
     heard: list[str] = []

@@ -37,7 +37,7 @@ from tests.support.workers import (
     params_of,
 )
 from tests.unit.tasks.heads import asked, opened
-from tests.unit.worker.stand import Stand, actions, ask
+from tests.unit.worker.stand import Log, Patch, Stand, actions, ask
 
 BEAT_S = 0.6
 WAIT_S = 30
@@ -188,9 +188,7 @@ async def test_a_delivery_that_has_expired_starts_no_agent(*, is_cancel: bool) -
     assert await stand.head() == before
 
 
-async def test_an_agent_that_lost_its_delivery_writes_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_agent_that_lost_its_delivery_writes_nothing(monkeypatch: Patch) -> None:
     """The attempt stops, and what it emits afterwards is not stored."""
     emitted, calls = list[bool](), list[float]()
 
@@ -218,7 +216,7 @@ async def test_an_agent_that_lost_its_delivery_writes_nothing(
     assert (emitted, (await stand.head()).version, beating()) == ([True], 1, [])
 
 
-async def test_a_cancel_keeps_its_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancel_keeps_its_delivery(monkeypatch: Patch) -> None:
     """A cancel() that takes longer than the visibility is not called again beside itself."""
     renewed, extended = threading.Event(), list[float]()
 
@@ -250,7 +248,7 @@ async def slow(stand: Stand, context: RequestContext, queue: EventQueue) -> None
     await stand.clock.sleep(1000)
 
 
-async def test_a_turn_is_given_back_before_the_deadline(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_turn_is_given_back_before_the_deadline(caplog: Log) -> None:
     """Ten seconds before its time is up the agent is stopped; the turn comes again at once."""
     stand = Stand(Agent(lambda *context: slow(stand, *context)))
     working = await stand.begin(89, deadline=100)

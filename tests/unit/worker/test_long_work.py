@@ -14,7 +14,7 @@ from google.protobuf.json_format import MessageToDict
 from a2a_serverless.worker import Retry, TaskContext
 from a2a_serverless_tools.testing import AgentBench
 from a2a_serverless_tools.testing.fixtures import MakeBench
-from tests.unit.worker.stand import Script, actions
+from tests.unit.worker.stand import Log, Script, actions
 
 WAIT_S = 20.0
 NAME: ContextVar[str] = ContextVar("name", default="")
@@ -103,7 +103,7 @@ async def _tried_again(ctx: TaskContext) -> None:
 
 @pytest.mark.parametrize("wait", [_slept, _slept_long, _tried_again])
 def test_a_cancel_ends_a_wait_in_a_thread(
-    bench: Bench, caplog: pytest.LogCaptureFixture, wait: Callable[[TaskContext], Awaitable[None]]
+    bench: Bench, caplog: Log, wait: Callable[[TaskContext], Awaitable[None]]
 ) -> None:
     """An event loop of the agent's own, which no asyncio cancellation reaches, hears it too."""
     seen: list[str] = []
@@ -203,9 +203,7 @@ def test_a_cancel_waits_for_the_function(bench: Bench) -> None:
     assert ended == [True]
 
 
-def test_a_function_that_does_not_end_is_left_behind(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_function_that_does_not_end_is_left_behind(bench: Bench, caplog: Log) -> None:
     """When the time for a cancel is over the task is canceled, and the log names the thread."""
     gate = threading.Event()
 

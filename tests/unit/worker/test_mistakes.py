@@ -23,7 +23,7 @@ from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless.worker.failures import WrongCallError
 from tests.support.clocks import ManualClock
 from tests.support.workers import Agent, S, chunk, complete
-from tests.unit.worker.stand import Stand, lines, run
+from tests.unit.worker.stand import Log, Stand, lines, run
 
 HERE = Path(__file__)
 
@@ -44,7 +44,7 @@ def line_of(mark: str) -> int:
     return next(number for number, text in enumerate(texts, 1) if text.endswith(f"# {mark}"))
 
 
-def told(caplog: pytest.LogCaptureFixture, action: str) -> list[str]:
+def told(caplog: Log, action: str) -> list[str]:
     """The messages of the lines with an action."""
     return [line["said"] for line in lines(caplog, action)]
 
@@ -77,7 +77,7 @@ async def executes(context: RequestContext, queue: EventQueue) -> None:
     ],
 )
 async def test_a_forgotten_await_fails_the_turn(
-    does: Any, mark: str, call: str, caplog: pytest.LogCaptureFixture
+    does: Any, mark: str, call: str, caplog: Log
 ) -> None:
     """It does not complete without its artifact: the client is told the call, the log the line."""
     stand, head = await run(does)
@@ -101,9 +101,7 @@ async def test_every_ending_asks_for_forgotten_calls(ending: str) -> None:
     assert "await ctx.send_status(…)" in await stand.text()
 
 
-async def test_an_exception_before_the_await_is_tried_again(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_an_exception_before_the_await_is_tried_again(caplog: Log) -> None:
     """The exception is the reason why nothing was awaited: it may pass. The log has the call."""
     attempts: list[int] = []
 
@@ -123,7 +121,7 @@ async def test_an_exception_before_the_await_is_tried_again(
     ]
 
 
-async def test_calls_that_are_awaited_some_other_way(caplog: pytest.LogCaptureFixture) -> None:
+async def test_calls_that_are_awaited_some_other_way(caplog: Log) -> None:
     """As tasks, together, later, or with a time limit: all of them count."""
 
     async def handle(ctx: TaskContext) -> None:
@@ -172,7 +170,7 @@ async def two_arguments(context: Any, event_queue: Any) -> None:
     ],
 )
 async def test_a_handle_that_cannot_be_awaited(
-    handle: Callable[..., Any], rule: str, caplog: pytest.LogCaptureFixture
+    handle: Callable[..., Any], rule: str, caplog: Log
 ) -> None:
     """The task fails at once, and is told the right form; the log has the method's line."""
     stand, _ = await run(WorkerExecutor(Handling(handle)))
@@ -313,7 +311,7 @@ async def test_a_coroutine_in_the_place_of_a_text() -> None:
     assert await stand.artifacts() == {"final-answer": ["late"]}
 
 
-async def test_a_wrong_call_is_not_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_wrong_call_is_not_tried_again(caplog: Log) -> None:
     """It would come again: one attempt is enough."""
 
     async def handle(ctx: TaskContext) -> None:

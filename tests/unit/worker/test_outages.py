@@ -58,7 +58,7 @@ from tests.support.queues import is_empty, records, take
 from tests.support.template import read
 from tests.support.workers import Agent, PacedClock, S, chunk, complete, params_of, status
 from tests.unit.worker.shares import House, LaggingTable, SlowQueue
-from tests.unit.worker.stand import Stand
+from tests.unit.worker.stand import Patch, Stand
 
 HOUR_S = 3600
 SWEEP_EVERY_S = 60
@@ -149,7 +149,7 @@ def deployment() -> Iterator[Deployment]:
     logging.disable(logging.NOTSET)
 
 
-def down(monkeypatch: pytest.MonkeyPatch, requests: dict[type, tuple[str, ...]]) -> None:
+def down(monkeypatch: Patch, requests: dict[type, tuple[str, ...]]) -> None:
     """Let these requests fail, until `monkeypatch` is undone."""
     for owner, names in requests.items():
         for name in names:
@@ -157,9 +157,7 @@ def down(monkeypatch: pytest.MonkeyPatch, requests: dict[type, tuple[str, ...]])
 
 
 @pytest.mark.long
-async def test_two_hours_without_the_table(
-    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_two_hours_without_the_table(deployment: Deployment, monkeypatch: Patch) -> None:
     """All deliveries run out before the table is back, and no task fails."""
     heads = await deployment.accept(TURNS)
     with monkeypatch.context() as outage:
@@ -173,9 +171,7 @@ async def test_two_hours_without_the_table(
     assert is_empty(deployment.dead_letters)
 
 
-async def test_an_hour_without_the_queue(
-    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_hour_without_the_queue(deployment: Deployment, monkeypatch: Patch) -> None:
     """Turns are accepted, and no sweep can send them: none waits on when the queue is back."""
     with monkeypatch.context() as outage:
         down(outage, SENDS)

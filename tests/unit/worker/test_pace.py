@@ -18,7 +18,7 @@ from a2a_serverless.worker import RetryLater
 from a2a_serverless.worker.outbox import PAUSE_ROUNDS
 from a2a_serverless_tools.testing.clock import START_MS
 from tests.support.workers import Agent, S, chunk, complete
-from tests.unit.worker.stand import Stand
+from tests.unit.worker.stand import Patch, Stand
 
 Emit = Callable[[str], Awaitable[None]]
 Does = Callable[["World", Emit], Awaitable[None]]
@@ -66,7 +66,7 @@ def _parts(entry: object) -> Sequence[Any]:
 
 
 @pytest.fixture(autouse=True)
-def _pace(monkeypatch: pytest.MonkeyPatch) -> None:
+def _pace(monkeypatch: Patch) -> None:
     monkeypatch.setattr(MemoryTable, "partition_units", PARTITION)
     monkeypatch.setattr(MemoryTable, "blobs_beside", lambda *_, **__: None)
 

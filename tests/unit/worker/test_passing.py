@@ -25,7 +25,7 @@ from a2a_serverless.worker import FinalError, RetryLater, TaskContext, Worker
 from a2a_serverless_tools.testing import AgentBench
 from tests.support.messages import said
 from tests.support.workers import Agent, S, chunk, complete
-from tests.unit.worker.stand import Stand, lines, told_to_end
+from tests.unit.worker.stand import Log, Patch, Stand, lines, told_to_end
 
 TASKS = 5
 LOOKS = 30
@@ -165,7 +165,7 @@ async def test_other_failures_keep_their_attempts() -> None:
     assert (head.state, head.turn.attempts, errors) == (S.TASK_STATE_FAILED, 3, [])
 
 
-async def test_a_delivery_that_comes_early_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_delivery_that_comes_early_starts_nothing(monkeypatch: Patch) -> None:
     """If the queue was not told of the wait, the message goes back for what is left of it."""
     stand = Away(3600, 429, asks="100")
     task = await stand.send()
@@ -181,7 +181,7 @@ async def test_a_delivery_that_comes_early_starts_nothing(monkeypatch: pytest.Mo
     assert await stand.bench.work() is True
 
 
-async def test_a_fault_is_one_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fault_is_one_commit(monkeypatch: Patch) -> None:
     """What the turn waits for, and that the attempt does not count, are stored or not together."""
     stand = Away(3600, 503, max_attempts=1)
     await stand.send()
@@ -207,7 +207,7 @@ async def test_a_text_that_cannot_be_stored_as_it_is(text: str) -> None:
     assert len(shown) < 1100
 
 
-async def test_interruptions_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+async def test_interruptions_are_bounded(caplog: Log) -> None:
     """A turn whose workers are always told to stop ends; a line says when that begins to count."""
 
     async def begin(context: RequestContext, queue: EventQueue) -> None:

@@ -19,7 +19,7 @@ from a2a_serverless.worker.context import active_turn
 from a2a_serverless.worker.failures import WrongCallError
 from tests.support.messages import said
 from tests.support.workers import S, user_request
-from tests.unit.worker.stand import Stand, run
+from tests.unit.worker.stand import Log, Stand, run
 
 
 class Bank:
@@ -190,7 +190,7 @@ async def test_a_wrong_answer_is_asked_again_three_times() -> None:
     assert "None of your answers to the question '#1' fits: Input should be" in await stand.text()
 
 
-async def test_an_answer_that_was_taken_stays(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_answer_that_was_taken_stays(caplog: Log) -> None:
     """Newer code that takes other answers does not ask again: it fails, and the log says why."""
     kinds: list[Any] = [int]
 

@@ -24,7 +24,7 @@ from a2a_serverless.worker import FinalError
 from a2a_serverless_tools.contract import Storage
 from tests.support.messages import request, said
 from tests.support.workers import Agent, Execute, S, chunk, complete, params_of, status
-from tests.unit.worker.stand import Stand, actions, beside, lines, run
+from tests.unit.worker.stand import Log, Patch, Stand, actions, beside, lines, run
 
 
 async def returning(context: RequestContext, queue: EventQueue) -> None:
@@ -76,7 +76,7 @@ async def test_an_answer_to_a_turn_that_is_left_holds_no_worker(*, in_line: bool
 
 
 async def test_a_queue_that_is_away_leaves_the_next_turn_to_the_sweeper(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: Log, monkeypatch: Patch
 ) -> None:
     """The end of the turn before it is stored and acknowledged all the same."""
     credentials = asyncio.Event()
@@ -223,9 +223,7 @@ def raising(error: Exception) -> Execute:
 
 
 @pytest.mark.parametrize("max_attempts", [1, 3])
-async def test_an_agent_is_started_max_attempts_times(
-    max_attempts: int, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_agent_is_started_max_attempts_times(max_attempts: int, caplog: Log) -> None:
     """After the last attempt the task fails, with a fixed sentence that the log can be found by."""
     error = ValueError("database password is hunter2")
     stand = Stand(Agent(raising(error)), max_attempts=max_attempts)
@@ -243,7 +241,7 @@ async def test_an_agent_is_started_max_attempts_times(
     assert logged["task_id"] == stand.task.task_id
 
 
-async def test_a_failed_attempt_waits_longer_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_attempt_waits_longer_each_time(monkeypatch: Patch) -> None:
     """The delivery is hidden for the back-off of the attempts that HEAD has counted."""
     delays: list[float] = []
     stand = Stand(Agent(raising(ValueError())), max_attempts=4, retry_base_s=2)
@@ -288,9 +286,7 @@ async def test_attempts_that_died_count() -> None:
     assert ended == AttemptEnd(token="c", reason=LOST)
 
 
-async def test_a_cancel_comes_before_the_end_of_used_up_attempts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_cancel_comes_before_the_end_of_used_up_attempts(monkeypatch: Patch) -> None:
     """A cancel between the read of a used-up turn and its end is not overtaken by a failure."""
     stand = Stand(Agent(complete), max_attempts=1)
     task = await stand.send()
@@ -347,9 +343,7 @@ async def test_a_final_exception_fails_the_task_at_once(error: Exception) -> Non
 
 
 @pytest.mark.parametrize("state", [S.TASK_STATE_COMPLETED, S.TASK_STATE_INPUT_REQUIRED])
-async def test_an_exception_after_the_end_changes_nothing(
-    state: S, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_exception_after_the_end_changes_nothing(state: S, caplog: Log) -> None:
     """The turn has ended; what its agent raises then is logged."""
 
     async def late(context: RequestContext, queue: EventQueue) -> None:

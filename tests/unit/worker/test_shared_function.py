@@ -28,7 +28,7 @@ from a2a_serverless.worker.heartbeat import Heartbeat
 from tests.support.handlers import ALL_DONE, LambdaContext
 from tests.support.queues import is_empty, left, take
 from tests.support.workers import Agent, Bench, S, complete, status
-from tests.unit.worker.stand import Source, Stand, actions
+from tests.unit.worker.stand import Log, Patch, Source, Stand, actions
 
 LIMIT_S = 30.0
 
@@ -147,7 +147,7 @@ async def test_nothing_is_pulled_that_could_not_end_in_time() -> None:
     assert 0 < function.asked[-1][0] <= 60 - LIMIT_S - SPARE_S - POLL_S
 
 
-async def test_a_late_loop_gets_no_more_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_late_loop_gets_no_more_turns(monkeypatch: Patch) -> None:
     """While an agent keeps the loop busy, nothing is pulled; after it, there is again."""
     function = Function()
     monkeypatch.setattr(Heartbeat, "lag_s", 0.3)
@@ -174,7 +174,7 @@ async def test_no_poll_outlives_its_invocation() -> None:
     assert function.ended["late"] == pytest.approx(3.5, abs=0.1)
 
 
-async def test_a_queue_that_vanishes_ends_the_pulling(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_queue_that_vanishes_ends_the_pulling(caplog: Log) -> None:
     """The turns that run go on to their end; the reason is logged once."""
     function = Function()
     function._pull = AsyncMock(side_effect=ConfigurationError("The queue q does not exist."))
@@ -311,7 +311,7 @@ async def test_a_turn_ends_at_its_own_limit() -> None:
     assert function.starts == ["slow"] * 3
 
 
-async def test_a_table_that_vanishes_gives_back_all_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_table_that_vanishes_gives_back_all_turns(monkeypatch: Patch) -> None:
     """Each is given back as if it were alone; when the table is there again, all complete."""
     function = Function()
     heads = [await function.send(f"2 {name}") for name in "abc"]
@@ -351,9 +351,7 @@ async def test_the_turn_of_a_dead_worker_runs_alone() -> None:
     assert is_empty(function.queue)
 
 
-async def test_a_delivery_that_cannot_be_quarantined_comes_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_delivery_that_cannot_be_quarantined_comes_again(monkeypatch: Patch) -> None:
     """While the quarantine queue does not answer, the turn is given back, and no agent starts."""
     function = Function()
     unanswered = AsyncMock(side_effect=UnavailableError("the queue does not answer"))

@@ -35,7 +35,7 @@ from a2a_serverless.worker.steps import MAX_OFFLOADED_BYTES
 from tests.support.clocks import ManualClock
 from tests.support.queues import left
 from tests.support.workers import Agent, S, chunk, idle, params_of, status
-from tests.unit.worker.stand import Handle, Script, Stand, beside, lines, run
+from tests.unit.worker.stand import Handle, Log, Patch, Script, Stand, beside, lines, run
 from tests.unit.worker.test_exits import PLACES, Exits, Place, exits, interrupts
 
 __all__ = ["Handle", "Script", "Stand", "run"]
@@ -345,9 +345,7 @@ async def test_what_is_said_otherwise_starts_the_turn_over(
 
 
 @pytest.mark.parametrize("most", [1, 3])
-async def test_code_that_differs_each_time_ends(
-    most: int, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_code_that_differs_each_time_ends(most: int, caplog: Log) -> None:
     """A turn that is longer than a worker begins as often as it has attempts, whatever it records.
 
     Then its task fails, with a sentence that says what has differed, and what helps.
@@ -593,9 +591,7 @@ def test_a_retry_without_a_number_of_tries_or_of_seconds() -> None:
             Retry(**{option: wrong})
 
 
-async def test_records_of_another_attempt_are_read_before_a_claim(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_records_of_another_attempt_are_read_before_a_claim(monkeypatch: Patch) -> None:
     """An attempt whose claim lost a race reads the log again: no recorded step runs twice."""
     ran: list[str] = []
 
@@ -614,9 +610,7 @@ async def test_records_of_another_attempt_are_read_before_a_claim(
     assert (head.state, ran) == (S.TASK_STATE_COMPLETED, ["zombie"])
 
 
-async def test_an_older_worker_gives_a_turn_with_records_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_older_worker_gives_a_turn_with_records_back(monkeypatch: Patch) -> None:
     """A release that knows no records does not run such a turn; after the turn it runs the next."""
 
     async def handle(ctx: TaskContext) -> None:
@@ -853,7 +847,7 @@ WRONG: list[tuple[Callable[[TaskContext], Any], str]] = [
 
 @pytest.mark.parametrize(("call", "text"), WRONG)
 async def test_a_wrong_call_says_the_right_one(
-    call: Callable[[TaskContext], Any], text: str, caplog: pytest.LogCaptureFixture
+    call: Callable[[TaskContext], Any], text: str, caplog: Log
 ) -> None:
     """The task fails at once; the log has the sentence."""
     raised: list[BaseException] = []
@@ -905,7 +899,7 @@ async def test_a_cancel_records_nothing() -> None:
     assert (await stand.kinds()).count("Recorded") == 2
 
 
-async def test_a_call_after_the_end_stores_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_call_after_the_end_stores_nothing(caplog: Log) -> None:
     """A step is a plain call; lines of the log name it, and usage that is lost.
 
     No question is asked, and the task stays as it has ended.

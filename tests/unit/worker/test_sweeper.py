@@ -29,7 +29,7 @@ from tests.support.clocks import ManualClock
 from tests.support.messages import request
 from tests.support.queues import aside, left
 from tests.support.workers import status_text
-from tests.unit.worker.stand import Repairs, actions, beside, lines
+from tests.unit.worker.stand import Log, Patch, Repairs, actions, beside, lines
 
 SCOPE = Scope.of("tenant", "someone")
 WAITING_S = 60
@@ -82,8 +82,8 @@ async def test_a_turn_that_was_never_sent_is_sent_ever_more_rarely(stack: Repair
 async def test_a_turn_that_was_woken_often_is_not_stuck(
     stack: Repairs,
     reason: Reason,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    caplog: Log,
+    monkeypatch: Patch,
 ) -> None:
     """Waits double, and a turn counts as stuck, by the copies that were sent as one seemed lost."""
     monkeypatch.setattr(metrics, "count", counted := Mock())
@@ -104,7 +104,7 @@ async def test_a_turn_that_was_woken_often_is_not_stuck(
 
 
 async def test_only_a_turn_out_of_line_has_been_left_by_its_worker(
-    stack: Repairs, monkeypatch: pytest.MonkeyPatch
+    stack: Repairs, monkeypatch: Patch
 ) -> None:
     """A turn that has lost its conversation waits for others: its age rings no alarm."""
     told: list[str] = []
@@ -119,9 +119,7 @@ async def test_only_a_turn_out_of_line_has_been_left_by_its_worker(
     assert told.count("AgeOfLostTurns") == 1
 
 
-async def test_an_index_that_lags_costs_nothing(
-    stack: Repairs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_index_that_lags_costs_nothing(stack: Repairs, monkeypatch: Patch) -> None:
     """Turns that the index still shows are passed over if HEAD says that they are not due."""
     finished, postponed, deleted = [await stack.open() for _ in range(3)]
     stack.clock.advance(WAITING_S)
@@ -134,7 +132,7 @@ async def test_an_index_that_lags_costs_nothing(
     assert copies(stack) == []
 
 
-async def test_of_two_sweepers_one_sends(stack: Repairs, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_of_two_sweepers_one_sends(stack: Repairs, monkeypatch: Patch) -> None:
     """The postponement is conditional: who loses it sends nothing."""
     head = await stack.open()
     stack.clock.advance(WAITING_S)
@@ -144,7 +142,7 @@ async def test_of_two_sweepers_one_sends(stack: Repairs, monkeypatch: pytest.Mon
 
 
 async def test_a_queue_that_is_down_costs_no_wait(
-    stack: Repairs, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    stack: Repairs, caplog: Log, monkeypatch: Patch
 ) -> None:
     """A turn that cannot be sent is put back: each run tries the same copy, until one succeeds."""
     head = await stack.open()
@@ -161,9 +159,7 @@ async def test_a_queue_that_is_down_costs_no_wait(
     assert (await stack.head(head)).due_at == stack.clock.now_ms() + 2 * WAITING_S * 1000
 
 
-async def test_a_claim_beside_a_send_that_fails_stays(
-    stack: Repairs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_claim_beside_a_send_that_fails_stays(stack: Repairs, monkeypatch: Patch) -> None:
     """The answer of the send is lost, and a worker has taken the copy: its due time counts."""
     head = await stack.open()
     stack.clock.advance(WAITING_S)
@@ -193,9 +189,7 @@ async def test_what_is_created_behind_a_deletion_is_deleted(stack: Repairs) -> N
 # -- turns that are given up -----------------------------------------------------------------
 
 
-async def test_a_turn_that_was_never_claimed_fails_in_the_end(
-    stack: Repairs, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_turn_that_was_never_claimed_fails_in_the_end(stack: Repairs, caplog: Log) -> None:
     """An unclaimed turn fails its task after a day, not before, with a reason and a log line."""
     head = await stack.open()
     stack.clock.advance(DAY_S - 0.001)
@@ -215,7 +209,7 @@ async def test_a_turn_that_was_never_claimed_fails_in_the_end(
 
 
 async def test_a_turn_that_is_claimed_meanwhile_is_not_given_up(
-    stack: Repairs, monkeypatch: pytest.MonkeyPatch
+    stack: Repairs, monkeypatch: Patch
 ) -> None:
     """The worker is back in the last moment: the commit is refused, and the turn runs on."""
     head = await stack.open()
@@ -229,7 +223,7 @@ async def test_a_turn_that_is_claimed_meanwhile_is_not_given_up(
 
 
 async def test_one_bad_task_holds_up_no_other(
-    stack: Repairs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    stack: Repairs, monkeypatch: Patch, caplog: Log
 ) -> None:
     """An error about one task is logged and counted, and its neighbours are repaired."""
     bad, good = await stack.open(), await stack.open()
@@ -247,7 +241,7 @@ async def test_one_bad_task_holds_up_no_other(
     assert bad.task_id in {getattr(record, "task_id", "") for record in caplog.records}
 
 
-async def test_a_run_ends_with_its_budget(stack: Repairs, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_ends_with_its_budget(stack: Repairs, monkeypatch: Patch) -> None:
     """Slow requests do not carry a run beyond the function's timeout; the next one goes on."""
     at_once = LANES * BATCH
     for _ in range(at_once + 20):
@@ -270,7 +264,7 @@ async def test_a_run_ends_with_its_budget(stack: Repairs, monkeypatch: pytest.Mo
 
 
 async def test_a_batch_whose_heads_cannot_be_read_is_left_to_the_next_run(
-    stack: Repairs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    stack: Repairs, monkeypatch: Patch, caplog: Log
 ) -> None:
     """Its tasks are counted as failed, the other batches are repaired, and nothing is lost."""
     for _ in range(2 * BATCH):
@@ -314,7 +308,7 @@ async def test_an_overdue_cancel_is_ended(stack: Repairs) -> None:
     assert await stack.sweep() == SweepReport()
 
 
-async def test_rebasing_is_bounded(stack: Repairs, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rebasing_is_bounded(stack: Repairs, monkeypatch: Patch) -> None:
     """After a number of lost races the cancel is left to the next run."""
     head = await cancelled(stack)
     lost = ConcurrencyError(current_version=head.version + 1)
@@ -327,7 +321,7 @@ async def test_rebasing_is_bounded(stack: Repairs, monkeypatch: pytest.MonkeyPat
 
 
 async def test_a_task_that_ends_meanwhile_is_not_canceled(
-    stack: Repairs, monkeypatch: pytest.MonkeyPatch
+    stack: Repairs, monkeypatch: Patch
 ) -> None:
     """Completion wins the race."""
     head = await cancelled(stack)
@@ -336,7 +330,7 @@ async def test_a_task_that_ends_meanwhile_is_not_canceled(
     assert (await stack.head(head)).state == TaskState.TASK_STATE_COMPLETED
 
 
-async def test_an_index_that_is_missing_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_index_that_is_missing_is_one_line(caplog: Log) -> None:
     """A sweep on a table without `by-line` goes on; its line says what is missing, no traceback."""
     table = MemoryTable({name: index for name, index in INDEXES.items() if name != BY_LINE})
     backends = table_backends(Settings(), table, ManualClock())
@@ -363,9 +357,7 @@ async def used_up(stack: Repairs) -> Head:
     return await stack.claim(await stack.claim(await stack.open(), "a"), "b")
 
 
-async def test_the_task_of_a_dead_letter_fails(
-    stack: Repairs, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_the_task_of_a_dead_letter_fails(stack: Repairs, caplog: Log) -> None:
     """A used-up turn's dead letter fails the task with a fixed sentence; delivered again, nothing.
 
     The log has its correlation id.
@@ -384,7 +376,7 @@ async def test_the_task_of_a_dead_letter_fails(
 
 @pytest.mark.parametrize("attempts", [0, 1])
 async def test_a_turn_with_attempts_left_is_due_at_once(
-    stack: Repairs, attempts: int, caplog: pytest.LogCaptureFixture
+    stack: Repairs, attempts: int, caplog: Log
 ) -> None:
     """Deliveries ran out, attempts did not: nothing fails, no doubled wait is waited out."""
     head = await stack.open()
@@ -411,7 +403,7 @@ async def test_a_turn_that_is_overdue_stays_as_long_overdue(stack: Repairs) -> N
 
 
 async def test_a_turn_that_is_claimed_meanwhile_is_looked_at_again(
-    stack: Repairs, monkeypatch: pytest.MonkeyPatch
+    stack: Repairs, monkeypatch: Patch
 ) -> None:
     """The dead letter is decided on the HEAD as it then is: here its attempts are used up."""
     head = await stack.claim(await stack.open(), "a")
@@ -420,9 +412,7 @@ async def test_a_turn_that_is_claimed_meanwhile_is_looked_at_again(
     assert (await stack.head(head)).turn.attempts == 2
 
 
-async def test_making_a_turn_due_is_bounded(
-    stack: Repairs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_making_a_turn_due_is_bounded(stack: Repairs, monkeypatch: Patch) -> None:
     """A turn that others keep changing leaves the dead letter in its queue."""
     head = await stack.open()
     monkeypatch.setattr(DurableStorage, "postpone", AsyncMock(return_value=None))
@@ -430,9 +420,7 @@ async def test_making_a_turn_due_is_bounded(
         await stack.dead_letters.handle(body(head))
 
 
-async def test_a_cancel_that_comes_meanwhile_counts(
-    stack: Repairs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_cancel_that_comes_meanwhile_counts(stack: Repairs, monkeypatch: Patch) -> None:
     """A cancel between the read of the log and the decision is seen by its mark on HEAD."""
     head = await used_up(stack)
     cancel = stack.storage.request_cancel
@@ -464,9 +452,7 @@ async def test_what_is_about_no_task_or_an_ended_one_is_dropped(stack: Repairs, 
 @pytest.mark.parametrize(
     "text", ["", "poison", "[]", '{"operation": "run", "params": {}}', '{"operation": "dance"}']
 )
-async def test_an_unreadable_dead_letter_is_kept(
-    stack: Repairs, text: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_unreadable_dead_letter_is_kept(stack: Repairs, text: str, caplog: Log) -> None:
     """An unreadable dead letter moves unchanged to the undecodable queue, and the log says why."""
     assert await stack.dead_letters.handle(text) == "undecodable"
     assert [kept.body for kept in await aside(stack.queue).waiting()] == [text]
@@ -474,7 +460,7 @@ async def test_an_unreadable_dead_letter_is_kept(
 
 
 async def test_without_a_queue_for_it_the_dead_letter_stays(
-    stack: Repairs, monkeypatch: pytest.MonkeyPatch
+    stack: Repairs, monkeypatch: Patch
 ) -> None:
     """An unreadable message is not lost because a queue is not configured."""
     monkeypatch.setattr(stack.queue, "keep_undecodable", AsyncMock(return_value=False))

@@ -26,7 +26,7 @@ from a2a_serverless.worker.failures import WrongCallError
 from a2a_serverless.worker.meter import BudgetError, Budgets, Meter
 from tests.support.observed import recorded
 from tests.support.workers import S
-from tests.unit.worker.stand import Stand, actions, lines, run
+from tests.unit.worker.stand import Log, Patch, Stand, actions, lines, run
 
 PRICES = {"currency": "USD", "models": {"big*": {"input": 2, "output": 10, "cached": 0.5}}}
 
@@ -78,7 +78,7 @@ async def test_each_attempt_counts() -> None:
 
 @pytest.mark.parametrize("is_stored", [True, False])
 async def test_a_commit_without_an_answer_counts_once(
-    monkeypatch: pytest.MonkeyPatch, *, is_stored: bool
+    monkeypatch: Patch, *, is_stored: bool
 ) -> None:
     """Whether it was stored or not: HEAD tells it before the next commit counts it again."""
     commit, told = DurableStorage.commit, list[int]()
@@ -127,9 +127,7 @@ async def test_counts_that_cannot_be(given: dict[str, Any], what: str) -> None:
 
 
 @pytest.mark.parametrize("inputs", [-1, 1.5, 10**12, "12"])
-async def test_a_count_that_a_model_makes_up_ends_no_turn(
-    inputs: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_count_that_a_model_makes_up_ends_no_turn(inputs: Any, caplog: Log) -> None:
     """An adapter has its answer, which was paid: a line says that its tokens are not counted."""
 
     async def handle(ctx: TaskContext) -> None:
@@ -225,7 +223,7 @@ async def test_an_agent_without_steps_is_stopped_by_its_next_count() -> None:
 
 
 async def test_a_counter_that_cannot_be_written_stops_no_turn(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: Patch, caplog: Log
 ) -> None:
     """A line says that the caller's tokens are not counted."""
     for method in ("read", "add"):
