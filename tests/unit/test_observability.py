@@ -146,9 +146,7 @@ def test_a_function_starts_by_its_environment(
         assert (metric["service"], metric["Attempts"]) == ("my-agent", [1.0])
 
 
-def test_lines_stay_on_stdout_while_agents_redirect_it(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_lines_stay_on_stdout_while_agents_redirect_it(capsys: pytest.CaptureFixture[str]) -> None:
     """Neither of two agents that redirect stdout at the same time gets a line of the process."""
     outside, caught = sys.stdout, io.StringIO()
     function = {"AWS_LAMBDA_FUNCTION_NAME": "worker", "POWERTOOLS_METRICS_NAMESPACE": "Mine"}

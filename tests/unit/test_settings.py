@@ -10,12 +10,7 @@ from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.settings import Settings, load_settings
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.layout import INDEXES
-from a2a_serverless.wiring import (
-    INDEXES_OF_WORKER,
-    check_backends,
-    memory_backends,
-    table_backends,
-)
+from a2a_serverless.wiring import INDEXES_OF_WORKER, check_backends, memory_backends, table_backends
 
 
 @pytest.mark.parametrize(

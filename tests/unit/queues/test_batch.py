@@ -14,14 +14,7 @@ from a2a_serverless.errors import UnavailableError
 from a2a_serverless.observability import metrics
 from a2a_serverless.observability.logs import log_context
 from a2a_serverless.queues.batch import EventFunction, left_s, process_batch
-from a2a_serverless.queues.fifo import (
-    DONE,
-    LOST,
-    DeliveryOutcome,
-    EventRecord,
-    acknowledge,
-    again,
-)
+from a2a_serverless.queues.fifo import DONE, LOST, DeliveryOutcome, EventRecord, acknowledge, again
 from tests.support.handlers import LambdaContext
 from tests.support.observed import counted, logged
 

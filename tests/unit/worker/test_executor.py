@@ -364,8 +364,7 @@ async def test_the_same_question_in_a_task_is_asked_again(
 
 @pytest.mark.parametrize("pause", PAUSES)
 @pytest.mark.parametrize(
-    "ends",
-    [[], *([end] for end in (S.TASK_STATE_COMPLETED, PAUSES[0], S.TASK_STATE_WORKING))],
+    "ends", [[], *([end] for end in (S.TASK_STATE_COMPLETED, PAUSES[0], S.TASK_STATE_WORKING))]
 )
 async def test_what_follows_a_task_that_is_sent_back_counts(
     pause: TaskState, ends: list[TaskState]

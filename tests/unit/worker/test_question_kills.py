@@ -27,13 +27,7 @@ from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.signals import signal
 from a2a_serverless.storage.sqlite import SqliteTable
 from a2a_serverless.storage.table import Table
-from a2a_serverless.tasks.entries import (
-    Caller,
-    Recorded,
-    StatusChanged,
-    StepId,
-    TurnOpened,
-)
+from a2a_serverless.tasks.entries import Caller, Recorded, StatusChanged, StepId, TurnOpened
 from a2a_serverless.tasks.fold import Fold, Log, events_of
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.questions import question_texts

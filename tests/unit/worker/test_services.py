@@ -24,13 +24,7 @@ from google.auth.exceptions import DefaultCredentialsError, TransportError
 
 from a2a_serverless.worker import FinalError, RetryLater
 from a2a_serverless.worker.failures import is_final
-from a2a_serverless.worker.services import (
-    MOST_SEEN,
-    Passing,
-    Refusal,
-    meaning_of,
-    refuses_content,
-)
+from a2a_serverless.worker.services import MOST_SEEN, Passing, Refusal, meaning_of, refuses_content
 
 NOW_MS = 1_700_000_000_000
 """14 November 2023, 22:13:20 UTC."""

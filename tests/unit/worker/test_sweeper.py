@@ -80,10 +80,7 @@ async def test_a_turn_that_was_never_sent_is_sent_ever_more_rarely(stack: Repair
 
 @pytest.mark.parametrize("reason", ["share", "conversation"])
 async def test_a_turn_that_was_woken_often_is_not_stuck(
-    stack: Repairs,
-    reason: Reason,
-    caplog: Log,
-    monkeypatch: Patch,
+    stack: Repairs, reason: Reason, caplog: Log, monkeypatch: Patch
 ) -> None:
     """Waits double, and a turn counts as stuck, by the copies that were sent as one seemed lost."""
     monkeypatch.setattr(metrics, "count", counted := Mock())
