@@ -15,8 +15,8 @@ from a2a_serverless.clock import SystemClock
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.attempts import RetryPolicy
-from a2a_serverless.tasks.entries import Caller
-from a2a_serverless.tasks.head import Head, Operation
+from a2a_serverless.tasks.entries import Caller, Entry
+from a2a_serverless.tasks.head import AttemptEnd, Head, Operation
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker import TaskContext, Worker
@@ -28,6 +28,7 @@ from tests.support.clocks import ManualClock
 from tests.support.handlers import LambdaContext
 from tests.support.memory import memory_storage
 from tests.support.messages import request
+from tests.support.present import present
 from tests.support.queues import MemoryQueue, left, take
 from tests.support.workers import Bench, PacedClock, S, artifact_texts, status, status_text
 
@@ -99,10 +100,21 @@ class Stand:
     async def artifacts(self) -> dict[str, list[str]]:
         return artifact_texts(await self.shown())
 
+    async def released(self) -> AttemptEnd:
+        """How the last attempt has given its turn back."""
+        return present((await self.head()).turn.released)
+
+    async def ends(self) -> list[AttemptEnd]:
+        """How the attempts have ended, by the log."""
+        return [each.ended for each in await self.bench.records(self.task) if each.ended]
+
+    async def entries(self) -> list[Entry]:
+        """The log's entries."""
+        return [entry for each in await self.bench.records(self.task) for entry in each.entries]
+
     async def kinds(self) -> list[str]:
         """The kinds of the log's entries."""
-        records = await self.bench.records(self.task)
-        return [type(entry).__name__ for record in records for entry in record.entries]
+        return [type(entry).__name__ for entry in await self.entries()]
 
     async def work(self, *, deadline_s: float | None = None) -> Head:
         """Run the deliveries that there are; send the first message, if none was sent."""
@@ -164,14 +176,10 @@ class Repairs:
         return await self.head(head)
 
     async def head(self, head: Head) -> Head:
-        current = await self.storage.head(head.task_id)
-        assert current is not None
-        return current
+        return present(await self.storage.head(head.task_id))
 
     async def task(self, head: Head) -> Task:
-        task = await self.storage.load_task(head.task_id)
-        assert task is not None
-        return task
+        return present(await self.storage.load_task(head.task_id))
 
 
 async def run(does: Handle | AgentExecutor, **settings: Any) -> tuple[Stand, Head]:
@@ -198,9 +206,7 @@ class Source:
     def send(self, text: str = "hello") -> tuple[Head, dict[str, Any]]:
         """A new task and the record of its first turn."""
         head = asyncio.run(self._stand.send(text))
-        record = take(self._stand.queue)
-        assert record is not None
-        return head, record
+        return head, present(take(self._stand.queue))
 
     def state(self, head: Head) -> S:
         return asyncio.run(self._stand.bench.head(head)).state

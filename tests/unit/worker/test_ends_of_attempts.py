@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
-from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 
 from a2a_serverless.errors import InvalidAgentEventError
@@ -28,23 +28,12 @@ from a2a_serverless.worker.failures import (
 )
 from tests.support.clocks import ManualClock
 from tests.support.memory import items_of
-from tests.support.workers import Agent, Bench, PacedClock, S, chunk
-from tests.unit.worker.stand import Log, Patch, Stand, actions, lines, told_to_end
-
-__all__ = ["begin", "serving", "told_to_end"]
+from tests.support.present import present
+from tests.support.workers import Agent, Execute, S, chunk
+from tests.unit.worker.stand import Log, Patch, Stand, actions, line, sent
 
 AT_ONCE = "x" * 70_000
 """A text that is committed when the call that emits it returns."""
-
-
-async def fail(*_: object) -> None:
-    raise ValueError("password is hunter2")
-
-
-def line(caplog: Log, action: str) -> dict[str, Any]:
-    """The fields of the one line of the log with an action."""
-    (found,) = lines(caplog, action)
-    return found
 
 
 async def test_a_failed_attempt_leaves_its_end_on_head(caplog: Log) -> None:
@@ -52,21 +41,18 @@ async def test_a_failed_attempt_leaves_its_end_on_head(caplog: Log) -> None:
 
     The next attempt logs the end of the one before; the last one logs its own as it fails.
     """
-    stand = Stand(Agent(fail), max_attempts=2, clock=ManualClock())
-    await stand.send()
+    fails = Agent(raising(ValueError("password is hunter2")))
+    stand = await sent(fails, max_attempts=2, clock=ManualClock())
     assert await stand.bench.work() is False
-    head = await stand.head()
-    released = head.turn.released
-    assert released is not None
-    assert released.at is not None
-    assert head.status_at <= released.at <= stand.clock.now_ms()
+    head, released = await stand.head(), await stand.released()
+    assert head.status_at <= present(released.at) <= stand.clock.now_ms()
     correlation_id = line(caplog, "retry")["correlation_id"]
     end = AttemptEnd(token=ANY, reason="ValueError", correlation_id=correlation_id)
     assert replace(released, at=None, place="") == end
     assert released.token == head.turn.token
     assert (await stand.bench.records(stand.task))[-1].worker == process_name()
     assert await stand.bench.work() is True
-    first, last = [each.ended for each in await stand.bench.records(stand.task) if each.ended]
+    first, last = await stand.ends()
     logged = line(caplog, "gave_up")
     assert (first, last.reason) == (released, "ValueError")
     assert (last.reason, last.correlation_id) == (logged["reason"], logged["correlation_id"])
@@ -90,7 +76,14 @@ def of_library() -> None:
     json.loads("{")
 
 
-async def raising(context: RequestContext, queue: EventQueue) -> None:
+def raising(error: Exception) -> Execute:
+    async def raises(context: RequestContext, queue: EventQueue) -> None:
+        raise error
+
+    return raises
+
+
+async def directly(context: RequestContext, queue: EventQueue) -> None:
     deeper()
 
 
@@ -104,7 +97,7 @@ async def in_a_thread(context: RequestContext, queue: EventQueue) -> None:
 
 async def in_a_group(context: RequestContext, queue: EventQueue) -> None:
     async with asyncio.TaskGroup() as group:
-        group.create_task(raising(context, queue))
+        group.create_task(directly(context, queue))
 
 
 async def of_a_cause(context: RequestContext, queue: EventQueue) -> None:
@@ -114,54 +107,38 @@ async def of_a_cause(context: RequestContext, queue: EventQueue) -> None:
         raise ValueError("wrapped") from error
 
 
-async def unsayable(context: RequestContext, queue: EventQueue) -> None:
-    raise UnsayableError
-
-
-async def long(context: RequestContext, queue: EventQueue) -> None:
-    raise ValueError("ü" * 1_000_000)
-
-
-async def hidden(context: RequestContext, queue: EventQueue) -> None:
-    raise ValueError("a\nb\x1b[31m\u202ecd\x00")
-
-
 FILE = "tests/unit/worker/test_ends_of_attempts.py"
 
 
-async def end_of(agent: AgentExecutor, **settings: Any) -> AttemptEnd:
+async def end_of(execute: Execute, **settings: Any) -> AttemptEnd:
     """How an attempt has failed, by HEAD as it is stored."""
-    stand = Stand(agent, max_attempts=2, **settings)
-    await stand.send()
+    stand = await sent(Agent(execute), max_attempts=2, **settings)
     await stand.bench.work()
-    end = (await stand.head()).turn.released
-    assert end is not None
-    return end
+    return await stand.released()
 
 
 @pytest.mark.parametrize(
     ("execute", "function", "message"),
     [
-        (raising, "deeper", "customer 4711"),
+        (directly, "deeper", "customer 4711"),
         (in_a_library, "of_library", "Expecting property name enclosed in double quotes"),
         (in_a_thread, "deeper", "customer 4711"),
         (in_a_group, "deeper", "LookupError: customer 4711"),
         (of_a_cause, "of_a_cause", "wrapped"),
-        (unsayable, "unsayable", ""),
-        (hidden, "hidden", "a b [31m cd"),
+        (raising(UnsayableError()), "raises", ""),
+        (raising(ValueError("a\nb\x1b[31m\u202ecd\x00")), "raises", "a b [31m cd"),
     ],
 )
 async def test_an_end_has_the_authors_innermost_line(
     execute: Any, function: str, message: str
 ) -> None:
     """File relative to the agent's folder, line and function; and the text if it is kept."""
-    found = await end_of(Agent(execute), keep_error_texts=True)
+    found = await end_of(execute, keep_error_texts=True)
     assert re.fullmatch(rf"{FILE}, line \d+, in {function}", found.place)
     assert found.message.startswith(message)
     assert bool(found.message) is bool(message)
-    assert (await end_of(Agent(execute))) == replace(
-        found, message="", token=ANY, correlation_id=ANY, at=ANY
-    )
+    textless = replace(found, message="", token=ANY, correlation_id=ANY, at=ANY)
+    assert await end_of(execute) == textless
 
 
 def test_without_a_line_of_the_authors_it_is_the_librarys() -> None:
@@ -169,8 +146,7 @@ def test_without_a_line_of_the_authors_it_is_the_librarys() -> None:
     error = AgentFailedError()
     with pytest.raises(ValueError, match="Expecting") as raised:
         json.loads("{")
-    assert raised.tb.tb_next is not None
-    error.__cause__ = raised.value.with_traceback(raised.tb.tb_next)
+    error.__cause__ = raised.value.with_traceback(present(raised.tb.tb_next))
     assert re.fullmatch(r"json/decoder\.py, line \d+, in raw_decode", raised_at(error))
     assert raised_at(DeadlineError()) == ""
 
@@ -186,7 +162,7 @@ def test_a_text_with_half_a_character_is_stored_without_it() -> None:
 
 async def test_place_and_text_are_bounded_together() -> None:
     """A megabyte of text, and a path that is long: its end stays."""
-    found = await end_of(Agent(long), keep_error_texts=True)
+    found = await end_of(raising(ValueError("ü" * 1_000_000)), keep_error_texts=True)
     assert len(found.place.encode()) + len(found.message.encode()) <= MOST_OF_ERROR
     assert len(found.message) > 30
     assert set(found.message) == {"ü"}
@@ -199,15 +175,13 @@ async def test_place_and_text_are_bounded_together() -> None:
 @pytest.mark.parametrize("keeps", [False, True])
 async def test_a_text_is_stored_by_the_setting_alone(*, keeps: bool) -> None:
     """Without it no item of the task has it, while it waits and after it has failed."""
-    stand = Stand(Agent(raising), max_attempts=2, keep_error_texts=keeps)
-    await stand.send()
+    stand = await sent(Agent(directly), max_attempts=2, keep_error_texts=keeps)
     for _ in range(2):
         await stand.bench.work()
         items = repr(items_of(stand.storage))
         assert ("customer 4711" in items) is keeps
         assert "in deeper" in items
-    ends = [record.ended for record in await stand.bench.records(stand.task) if record.ended]
-    assert [end.message for end in ends] == [("customer 4711" if keeps else "")] * 2
+    assert [end.message for end in await stand.ends()] == ["customer 4711" if keeps else ""] * 2
     assert "customer 4711" not in str(await stand.shown())
 
 
@@ -217,13 +191,6 @@ async def test_a_text_is_stored_by_the_setting_alone(*, keeps: bool) -> None:
 async def begin(context: RequestContext, queue: EventQueue) -> None:
     await queue.enqueue_event(chunk(context, AT_ONCE))
     await asyncio.Event().wait()
-
-
-async def serving(bench: Bench, clock: PacedClock) -> asyncio.Task[None]:
-    """A worker whose agent has come as far as it can."""
-    task = asyncio.create_task(bench.adapter.serve(concurrency=1))
-    await clock.pass_time(0.5)
-    return task
 
 
 async def test_a_shutdown_does_not_wait_for_a_table_that_does_not_answer(
@@ -263,14 +230,13 @@ async def test_an_agent_that_cancels_what_is_not_its_own_uses_up_its_attempts(ca
         for other in asyncio.all_tasks():
             other.cancel()
 
-    stand = Stand(Agent(cancel_all), max_attempts=2)
-    test, _ = asyncio.current_task(), await stand.send()
-    assert test is not None
+    stand = await sent(Agent(cancel_all), max_attempts=2)
     for attempts in (1, 2):
-        worker = await serving(stand.bench, stand.clock)
+        worker = asyncio.create_task(stand.bench.adapter.serve(concurrency=1))
+        await stand.clock.pass_time(0.5)
         with pytest.raises(asyncio.CancelledError):
             await stand.clock.pass_time(2)
-        test.uncancel()
+        present(asyncio.current_task()).uncancel()
         await asyncio.wait([worker])
         turn = (await stand.head()).turn
         assert (turn.attempts, turn.released is not None) == (attempts, False)

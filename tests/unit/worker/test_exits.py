@@ -19,8 +19,8 @@ from a2a_serverless.clock import SystemClock
 from a2a_serverless.worker.failures import AgentFailedError
 from a2a_serverless.worker.loops import contained, prepare_loop, run_to_end
 from tests.support.clocks import ManualClock
-from tests.support.workers import Agent, Bench, PacedClock, S, complete, status
-from tests.unit.worker.stand import Log, Source, Stand, actions, lines, run
+from tests.support.workers import Agent, S, complete, status
+from tests.unit.worker.stand import Log, Source, Stand, actions, line, lines, run, sent
 
 WAIT_S = 30
 Work = Callable[[], Awaitable[None]]
@@ -52,13 +52,12 @@ async def test_background_tasks_end_with_the_turn(depth: int, caplog: Log) -> No
         else:
             tasks.append(asyncio.create_task(forever()))
 
-    async with asyncio.timeout(WAIT_S):
-        _, head = await run(leaving(partial(start, depth)))
+    _, head = await run(leaving(partial(start, depth)))
     assert head.state == S.TASK_STATE_COMPLETED
     assert [task.cancelled() for task in tasks] == [True] * 2**depth
-    (line,) = lines(caplog, "background_tasks_ended")
-    assert line["said"].endswith(": forever")
-    assert (line["task_id"], line["turn"]) == (head.task_id, 1)
+    told = line(caplog, "background_tasks_ended")
+    assert told["said"].endswith(": forever")
+    assert (told["task_id"], told["turn"]) == (head.task_id, 1)
 
 
 async def test_the_next_turn_begins_behind_the_end_of_what_was_started() -> None:
@@ -82,8 +81,7 @@ async def test_the_next_turn_begins_behind_the_end_of_what_was_started() -> None
             tidied.append(may_end.is_set())
             await complete(context, queue)
 
-    stand = Stand(Agent(execute), clock=SystemClock(), has_heartbeat=True)
-    await stand.send()
+    stand = await sent(Agent(execute), clock=SystemClock(), has_heartbeat=True)
     async with asyncio.timeout(WAIT_S):
         first = asyncio.create_task(stand.bench.work())
         await is_ending.wait()
@@ -103,8 +101,7 @@ async def test_a_task_of_the_process_goes_on(caplog: Log) -> None:
     async def leave() -> None:
         tasks.append(asyncio.create_task(forever(), context=Context()))
 
-    async with asyncio.timeout(WAIT_S):
-        await run(leaving(leave))
+    await run(leaving(leave))
     assert not tasks[0].done()
     assert lines(caplog, "background_tasks_ended") == []
     tasks[0].cancel()
@@ -124,8 +121,7 @@ async def test_a_task_that_does_not_stop_is_left_behind_and_named(caplog: Log) -
     async def leave() -> None:
         tasks.append(asyncio.create_task(refuse()))
 
-    async with asyncio.timeout(WAIT_S):
-        _, head = await run(leaving(leave), clock=ManualClock())
+    _, head = await run(leaving(leave), clock=ManualClock())
     assert head.state == S.TASK_STATE_COMPLETED
     assert len(lines(caplog, "agent_left_behind")) == 1
     refusing.set()
@@ -195,21 +191,18 @@ async def test_an_exit_anywhere_in_an_agent_is_a_failed_attempt(
         await healthy.wait()
         await complete(context, queue)
 
-    bench = Bench(Agent(execute), retry_base_s=0.001)
-    good = await bench.send("work")
-    async with asyncio.timeout(WAIT_S):
-        neighbour = asyncio.create_task(bench.work())
-        await healthy_began.wait()
-        bad = await bench.send("exit")
-        for attempt in (1, 2, 3):
-            assert await bench.work() is (attempt == 3)
-        healthy.set()
-        assert await neighbour
-    failed = await bench.head(bad)
+    stand = Stand(Agent(execute))
+    good, neighbour = await stand.send("work"), asyncio.create_task(stand.bench.work())
+    await healthy_began.wait()
+    await stand.send("exit")
+    for attempt in (1, 2, 3):
+        assert await stand.bench.work() is (attempt == 3)
+    healthy.set()
+    assert await neighbour
+    failed, now = await stand.head(), await stand.head(good)
     assert (failed.state, failed.turn.attempts) == (S.TASK_STATE_FAILED, 3)
-    ended = [record.ended.reason for record in await bench.records(bad) if record.ended]
-    assert ended == ["SystemExit" if call is exits else "KeyboardInterrupt"] * 3
-    now = await bench.head(good)
+    kind = "SystemExit" if call is exits else "KeyboardInterrupt"
+    assert [end.reason for end in await stand.ends()] == [kind] * 3
     assert (now.state, now.turn.attempts) == (S.TASK_STATE_COMPLETED, 1)
 
 
@@ -218,7 +211,7 @@ async def test_an_exit_does_not_hold_up_a_cancel() -> None:
 
     async def execute(_: RequestContext, __: EventQueue) -> None:
         try:
-            await bench.storage.request_cancel(task.task_id)
+            await stand.storage.request_cancel(stand.task.task_id)
             await asyncio.Event().wait()
         finally:
             await in_silence(exits)
@@ -226,14 +219,9 @@ async def test_an_exit_does_not_hold_up_a_cancel() -> None:
     async def cancel(_: RequestContext, __: EventQueue) -> None:
         await in_a_task(interrupts)
 
-    clock = PacedClock()
-    bench = Bench(Agent(execute, cancel), clock=clock)
-    task = await bench.send("work")
-    working = asyncio.create_task(bench.work())
-    await clock.pass_time(3)
-    async with asyncio.timeout(WAIT_S):
-        assert await working
-    assert (await bench.head(task)).state == S.TASK_STATE_CANCELED
+    stand = Stand(Agent(execute, cancel))
+    assert await (await stand.begin(3))
+    assert await stand.state() == S.TASK_STATE_CANCELED
 
 
 @pytest.mark.parametrize(

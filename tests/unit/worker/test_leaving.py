@@ -172,7 +172,6 @@ async def test_leaving_is_no_cancel(
 
     caplog.set_level(logging.INFO)
     stand = Stand(handle)
-    await stand.send()
     head = await left_by(stand, is_handed_over=leaves is stepped)
     assert ended == [ends]
     assert set(heard) == {"TurnParked", "finally"}
@@ -188,16 +187,15 @@ async def test_leaving_is_no_cancel(
     assert heard[2 * heard.count("TurnParked") :] == ["finally"] * heard.count("TurnParked")
 
 
-async def left_by(stand: Stand, *, is_handed_over: bool) -> Head:
-    """Run the turn until it has left its process."""
+async def left_by(stand: Stand, *, is_handed_over: bool = False) -> Head:
+    """Run a turn until it has left its process."""
+    await stand.send()
     handle = await stand.bench.deliver()
     stand.queue.is_closed = is_handed_over
     await stand.bench.adapter.process(handle)
     stand.queue.is_closed = False
-    head = await stand.head()
-    assert head.turn.released is not None
-    assert head.turn.released.reason == ("handover" if is_handed_over else "asleep")
-    return head
+    assert (await stand.released()).reason == ("handover" if is_handed_over else "asleep")
+    return await stand.head()
 
 
 CALLS: dict[str, Callable[[TaskContext], Awaitable[Any]]] = {
@@ -241,8 +239,7 @@ async def test_each_call_says_that_the_turn_has_left() -> None:
         raise LookupError("what it raises does not count")
 
     stand = Stand(handle)
-    await stand.send()
-    await left_by(stand, is_handed_over=False)
+    await left_by(stand)
     assert (did, heard) == ([], [f"{name} in a thread" for name in CALLS])
     await stand.pass_time(3600)
     head = await stand.work()
@@ -272,8 +269,7 @@ async def test_an_agent_that_does_not_leave_is_cancelled() -> None:
 
     stand = Stand(handle, clock=ManualClock())
     began = stand.clock.monotonic()
-    await stand.send()
-    await left_by(stand, is_handed_over=False)
+    await left_by(stand)
     assert heard == ["left", "cancelled"]
     assert stand.clock.monotonic() - began >= 1
 

@@ -56,10 +56,6 @@ class World(Stand):
             if (texts := [part.text for each in record.entries for part in _parts(each)])
         ]
 
-    async def sizes(self) -> list[int]:
-        """The sizes of the texts that a reader gets."""
-        return [len(text) for _, text in await self.commits()]
-
 
 def _parts(entry: object) -> Sequence[Any]:
     return entry.artifact.parts if isinstance(entry, ArtifactWritten) else ()
@@ -98,7 +94,7 @@ async def test_the_agent_waits_until_its_partition_takes_more(
     """It waits in the call that emits, so that nothing piles up; and in no other case."""
     world = World(emitting(*sizes))
     assert await (await world.begin(60))
-    assert (world.returned, await world.sizes()) == (returned, stored)
+    assert (world.returned, [len(text) for _, text in await world.commits()]) == (returned, stored)
 
 
 async def test_a_cancel_is_heard_while_the_agent_waits() -> None:
@@ -124,11 +120,8 @@ async def test_a_deadline_is_kept_while_the_agent_waits(
     working = await world.begin(4.5, deadline=5)
     assert working.done()
     assert await working is is_stored
-    head = await world.head()
-    assert (head.state == S.TASK_STATE_COMPLETED) is is_stored
-    if not is_stored:
-        assert head.turn.released is not None
-        assert head.turn.released.reason == "DeadlineError"
+    assert (await world.state() == S.TASK_STATE_COMPLETED) is is_stored
+    assert is_stored or (await world.released()).reason == "DeadlineError"
 
 
 async def test_what_is_dropped_keeps_nothing_waiting() -> None:
@@ -146,7 +139,7 @@ async def test_what_is_dropped_keeps_nothing_waiting() -> None:
     assert working.done()
     assert not await working
     assert "the index is being built" in await world.text()
-    assert await world.sizes() == [LARGE]
+    assert [len(text) for _, text in await world.commits()] == [LARGE]
 
 
 # -- when entries are committed ------------------------------------------------------------------

@@ -25,7 +25,7 @@ from a2a_serverless.worker import FinalError, RetryLater, TaskContext, Worker
 from a2a_serverless_tools.testing import AgentBench
 from tests.support.messages import said
 from tests.support.workers import Agent, S, chunk, complete
-from tests.unit.worker.stand import Log, Patch, Stand, lines, told_to_end
+from tests.unit.worker.stand import Log, Patch, Stand, lines, run, sent, told_to_end
 
 TASKS = 5
 LOOKS = 30
@@ -116,12 +116,11 @@ async def test_the_wait_stands_on_the_task() -> None:
     stand = Away(3600, 429, asks="40")
     await stand.send()
     assert await stand.bench.work() is False
-    head = await stand.head()
-    assert head.turn.released is not None
-    waits_ms = head.turn.released.until - stand.clock.now_ms()
+    head, released = await stand.head(), await stand.released()
+    waits_ms = released.until - stand.clock.now_ms()
     uncounted = Uncounted(faults=1, waited=waits_ms)
     assert (head.turn.attempts, head.turn.uncounted) == (0, uncounted)
-    assert head.turn.released.reason == "HTTPStatusError: HTTP 429"
+    assert released.reason == "HTTPStatusError: HTTP 429"
     assert 40_000 <= waits_ms <= 44_000
     assert head.state == S.TASK_STATE_WORKING
     assert (await stand.text()).startswith(
@@ -156,13 +155,10 @@ async def test_without_retry_minutes_a_fault_uses_up_attempts() -> None:
 
 async def test_other_failures_keep_their_attempts() -> None:
     """Faults that pass between failures of the agent take none of its attempts, and give none."""
-    errors = [ValueError(), answer(503), ValueError(), answer(503), ValueError()]
-
-    async def execute(*_: object) -> None:
-        raise errors.pop(0)
-
-    (head,) = await served(Stand(Agent(execute)), 60)
-    assert (head.state, head.turn.attempts, errors) == (S.TASK_STATE_FAILED, 3, [])
+    raises = AsyncMock(side_effect=[*[ValueError(), answer(503)] * 2, ValueError()])
+    (head,) = await served(Stand(Agent(raises)), 60)
+    found = (head.state, head.turn.attempts, raises.await_count)
+    assert found == (S.TASK_STATE_FAILED, 3, 5)
 
 
 async def test_a_delivery_that_comes_early_starts_nothing(monkeypatch: Patch) -> None:
@@ -195,13 +191,9 @@ async def test_a_fault_is_one_commit(monkeypatch: Patch) -> None:
 @pytest.mark.parametrize("text", ["half \ud800 of a character", "x" * 2_000_000])
 async def test_a_text_that_cannot_be_stored_as_it_is(text: str) -> None:
     """A final text is cut and mended, so that the task fails with it."""
-
-    async def execute(*_: object) -> None:
-        raise FinalError("for the log", client_text=text)
-
-    stand = Stand(Agent(execute))
-    await stand.send()
-    assert await stand.bench.work() is True
+    error = FinalError("for the log", client_text=text)
+    stand, head = await run(Agent(AsyncMock(side_effect=error)))
+    assert (head.state, len(stand.agent.started)) == (S.TASK_STATE_FAILED, 1)
     shown = await stand.text()
     assert shown.startswith((text[:5], "xxxxx"))
     assert len(shown) < 1100
@@ -214,9 +206,8 @@ async def test_interruptions_are_bounded(caplog: Log) -> None:
         await queue.enqueue_event(chunk(context, "begun"))
         await asyncio.Event().wait()
 
-    stand = Stand(Agent(begin))
+    stand = await sent(Agent(begin))
     stand.queue._max_receives = 100  # its deliveries do not run out before its attempts
-    await stand.send()
     attempts = list[int]()
     for _ in range(40):
         head = await stand.head()

@@ -27,9 +27,10 @@ from a2a_serverless.worker import sweeper
 from a2a_serverless.worker.sweeper import BATCH, LANES, MOST_COPIES, Sweeper, SweepReport
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
+from tests.support.present import present
 from tests.support.queues import aside, left
 from tests.support.workers import status_text
-from tests.unit.worker.stand import Log, Patch, Repairs, actions, beside, lines
+from tests.unit.worker.stand import Log, Patch, Repairs, actions, beside, line, lines
 
 SCOPE = Scope.of("tenant", "someone")
 WAITING_S = 60
@@ -64,9 +65,7 @@ async def test_a_turn_that_was_never_sent_is_sent_ever_more_rarely(stack: Repair
     stack.storage = stack.storage.for_scope(scope)
     head, waits = await stack.open(), []
     for _ in range(8):
-        due_at = (await stack.head(head)).due_at
-        assert due_at is not None
-        waits.append((due_at - stack.clock.now_ms()) / 1000)
+        waits.append((present((await stack.head(head)).due_at) - stack.clock.now_ms()) / 1000)
         stack.clock.advance(waits[-1])
         assert await stack.sweep(longest_wait_s=1000) == SweepReport(sent=1)
         assert await stack.sweep(longest_wait_s=1000) == SweepReport()
@@ -86,11 +85,8 @@ async def test_a_turn_that_was_woken_often_is_not_stuck(
     monkeypatch.setattr(metrics, "count", counted := Mock())
     head = await stack.open()
     for _ in range(sweeper.STUCK_AFTER):
-        parked = await stack.storage.park(head, reason)
-        assert parked is not None
-        requeued = await stack.storage.requeue(parked)
-        assert requeued is not None
-        head = requeued
+        parked = present(await stack.storage.park(head, reason))
+        head = present(await stack.storage.requeue(parked))
     for wait in (60, 120, 240):
         assert (await stack.head(head)).due_at == stack.clock.now_ms() + wait * 1000
         stack.clock.advance(wait)
@@ -130,10 +126,15 @@ async def test_an_index_that_lags_costs_nothing(stack: Repairs, monkeypatch: Pat
 
 
 async def test_of_two_sweepers_one_sends(stack: Repairs, monkeypatch: Patch) -> None:
-    """The postponement is conditional: who loses it sends nothing."""
+    """The postponement is conditional: who loses it sends nothing.
+
+    A turn that others keep changing leaves the dead letter in its queue.
+    """
     head = await stack.open()
-    stack.clock.advance(WAITING_S)
     monkeypatch.setattr(DurableStorage, "postpone", AsyncMock(return_value=None))
+    with pytest.raises(ConcurrencyError, match="due"):
+        await stack.dead_letters.handle(body(head))
+    stack.clock.advance(WAITING_S)
     assert await stack.sweep() == SweepReport(passed=1)
     assert (copies(stack), (await stack.head(head)).turn.sends) == ([], 0)
 
@@ -198,8 +199,8 @@ async def test_a_turn_that_was_never_claimed_fails_in_the_end(stack: Repairs, ca
         "The agent could not be started within 24 hours, so the task has failed."
         " Send the message again in a new task."
     )
-    (line,) = lines(caplog, "turn_given_up")
-    assert (line["levelname"], line["task_id"]) == ("ERROR", head.task_id)
+    told = line(caplog, "turn_given_up")
+    assert (told["levelname"], told["task_id"]) == ("ERROR", head.task_id)
     stack.clock.advance(DAY_S)
     assert await stack.sweep() == SweepReport()
     assert len(copies(stack)) == 1
@@ -332,9 +333,9 @@ async def test_an_index_that_is_missing_is_one_line(caplog: Log) -> None:
     table = MemoryTable({name: index for name, index in INDEXES.items() if name != BY_LINE})
     backends = table_backends(Settings(), table, ManualClock())
     await Sweeper(backends.storage, backends.operations, clock=backends.storage.clock).sweep()
-    (line,) = lines(caplog, "shares_failed")
-    assert line["said"].endswith("The table has no index by-line.")
-    assert not line["exc_info"]
+    told = line(caplog, "shares_failed")
+    assert told["said"].endswith("The table has no index by-line.")
+    assert not told["exc_info"]
 
 
 # -- dead letters ----------------------------------------------------------------------------------
@@ -363,10 +364,10 @@ async def test_the_task_of_a_dead_letter_fails(stack: Repairs, caplog: Log) -> N
     assert await stack.dead_letters.handle(body(head)) == "failed"
     failed = await stack.head(head)
     assert failed.state == TaskState.TASK_STATE_FAILED
-    (line,) = lines(caplog, "dead_letter_failed")
-    text = f"The agent could not finish the task. Correlation id: {line['correlation_id']}."
+    told = line(caplog, "dead_letter_failed")
+    text = f"The agent could not finish the task. Correlation id: {told['correlation_id']}."
     assert status_text(await stack.task(head)) == text
-    assert line["task_id"] == head.task_id
+    assert told["task_id"] == head.task_id
     assert await stack.dead_letters.handle(body(head)) == "dropped"
     assert await stack.head(head) == failed
 
@@ -375,7 +376,10 @@ async def test_the_task_of_a_dead_letter_fails(stack: Repairs, caplog: Log) -> N
 async def test_a_turn_with_attempts_left_is_due_at_once(
     stack: Repairs, attempts: int, caplog: Log
 ) -> None:
-    """Deliveries ran out, attempts did not: nothing fails, no doubled wait is waited out."""
+    """Deliveries ran out, attempts did not: nothing fails, no doubled wait is waited out.
+
+    One that is overdue stays as long overdue: its HEAD is left as it is.
+    """
     head = await stack.open()
     assert await stack.storage.postpone(head, due_at=stack.clock.now_ms() + 3_600_000, sends=7)
     head = await stack.head(head)
@@ -385,18 +389,13 @@ async def test_a_turn_with_attempts_left_is_due_at_once(
     resent = await stack.head(head)
     assert (resent.version, resent.turn.sends) == (head.version, 7)
     assert resent.due_at == stack.clock.now_ms()
-    (line,) = lines(caplog, "dead_letter_resent")
-    assert (line["levelname"], line["task_id"]) == ("WARNING", head.task_id)
-    assert line["attempts"] == attempts
-    assert await stack.sweep() == SweepReport(sent=1)
-
-
-async def test_a_turn_that_is_overdue_stays_as_long_overdue(stack: Repairs) -> None:
-    """A dead letter of an overdue turn leaves HEAD, and so its due time, as it is."""
-    head = await stack.open()
+    told = line(caplog, "dead_letter_resent")
+    assert (told["levelname"], told["task_id"]) == ("WARNING", head.task_id)
+    assert told["attempts"] == attempts
     stack.clock.advance(7200)
     assert await stack.dead_letters.handle(body(head)) == "resent"
-    assert await stack.head(head) == head
+    assert await stack.head(head) == resent
+    assert await stack.sweep() == SweepReport(sent=1)
 
 
 async def test_a_turn_that_is_claimed_meanwhile_is_looked_at_again(
@@ -407,14 +406,6 @@ async def test_a_turn_that_is_claimed_meanwhile_is_looked_at_again(
     beside(monkeypatch, "postpone", lambda: stack.claim(head, "b"))
     assert await stack.dead_letters.handle(body(head)) == "failed"
     assert (await stack.head(head)).turn.attempts == 2
-
-
-async def test_making_a_turn_due_is_bounded(stack: Repairs, monkeypatch: Patch) -> None:
-    """A turn that others keep changing leaves the dead letter in its queue."""
-    head = await stack.open()
-    monkeypatch.setattr(DurableStorage, "postpone", AsyncMock(return_value=None))
-    with pytest.raises(ConcurrencyError, match="due"):
-        await stack.dead_letters.handle(body(head))
 
 
 async def test_a_cancel_that_comes_meanwhile_counts(stack: Repairs, monkeypatch: Patch) -> None:
