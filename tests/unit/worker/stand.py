@@ -150,6 +150,29 @@ class Stand:
             self.clock.advance(seconds)
 
 
+class Polls:
+    """Notes the polls of a queue: when each came, and for how many messages."""
+
+    def __init__(self, queue: TableQueue[Operation]) -> None:
+        self.pull: Any = queue.pull
+        self.at: list[float] = []
+        self.limits: list[int] = []
+        self.open = self.most = 0
+        """How many are under way, and were at most."""
+        self._clock = queue._clock
+        queue.pull = self._noted  # type: ignore[method-assign]
+
+    async def _noted(self, limit: int, wait_s: float) -> Any:
+        self.at.append(self._clock.monotonic())
+        self.limits.append(limit)
+        self.open += 1
+        self.most = max(self.most, self.open)
+        try:
+            return await self.pull(limit, wait_s)
+        finally:
+            self.open -= 1
+
+
 class Repairs:
     """A storage and its queue, the sweeper and the consumer of dead letters, and no worker."""
 

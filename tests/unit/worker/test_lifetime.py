@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 from a2a.server.agent_execution import RequestContext
@@ -37,7 +38,7 @@ from tests.support.workers import (
     params_of,
 )
 from tests.unit.tasks.heads import asked, opened
-from tests.unit.worker.stand import Log, Patch, Stand, actions, ask
+from tests.unit.worker.stand import Log, Patch, Polls, Stand, actions, ask, sent
 
 BEAT_S = 0.6
 WAIT_S = 30
@@ -86,7 +87,7 @@ async def kept(
         yield lease
 
 
-def beating() -> list[threading.Thread]:
+def heartbeats_alive() -> list[threading.Thread]:
     return [t for t in threading.enumerate() if t.name == "heartbeat"]
 
 
@@ -98,7 +99,7 @@ async def test_a_blocked_event_loop_keeps_its_delivery() -> None:
     assert not lease.is_lost
     assert handle.extended[:3] == [BEAT_S] * 3
     assert "heartbeat" in handle.threads
-    assert beating() == []
+    assert heartbeats_alive() == []
 
 
 @pytest.mark.parametrize(
@@ -165,18 +166,16 @@ async def test_the_last_renewal_ends_at_the_limit() -> None:
     assert 19 < handle.extended[0] <= 20
 
 
-class Beating(Stand):
+async def beating(agent: Agent, *, visibility_s: float = BEAT_S) -> Stand:
     """A stand whose deliveries are renewed by a thread, on the machine's clock."""
-
-    def __init__(self, agent: Agent, *, visibility_s: float) -> None:
-        super().__init__(agent, clock=SystemClock(), has_heartbeat=True, visibility_s=visibility_s)
+    clock = SystemClock()
+    return await sent(agent, clock=clock, has_heartbeat=True, visibility_s=visibility_s)
 
 
 @pytest.mark.parametrize("is_cancel", [False, True])
 async def test_a_delivery_that_has_expired_starts_no_agent(*, is_cancel: bool) -> None:
     """Another worker has got it, too: its first extension is refused, and nothing is changed."""
-    stand = Beating(Agent(ask), visibility_s=60)
-    await stand.send()
+    stand = await beating(Agent(ask), visibility_s=60)
     if is_cancel:
         await stand.work()
         await stand.cancel()
@@ -190,30 +189,20 @@ async def test_a_delivery_that_has_expired_starts_no_agent(*, is_cancel: bool) -
 
 async def test_an_agent_that_lost_its_delivery_writes_nothing(monkeypatch: Patch) -> None:
     """The attempt stops, and what it emits afterwards is not stored."""
-    emitted, calls = list[bool](), list[float]()
+    emitted = list[bool]()
 
     async def unaware(context: RequestContext, queue: EventQueue) -> None:
+        monkeypatch.setattr(handle, "extend", AsyncMock(side_effect=ConcurrencyError))
         try:
             await asyncio.Event().wait()
         finally:
             await complete(context, queue)
             emitted.append(True)
 
-    stand = Beating(Agent(unaware), visibility_s=BEAT_S)
-    await stand.send()
+    stand = await beating(Agent(unaware))
     handle = await stand.bench.deliver()
-    extend = type(handle).extend
-
-    async def refuse_second(self: Handle[Operation], lease_s: float) -> None:
-        calls.append(lease_s)
-        if len(calls) > 1:
-            raise ConcurrencyError
-        await extend(self, lease_s)
-
-    monkeypatch.setattr(type(handle), "extend", refuse_second)
-    async with asyncio.timeout(WAIT_S):
-        assert await stand.bench.adapter.process(handle) is False
-    assert (emitted, (await stand.head()).version, beating()) == ([True], 1, [])
+    assert await stand.bench.adapter.process(handle) is False
+    assert (emitted, (await stand.head()).version, heartbeats_alive()) == ([True], 1, [])
 
 
 async def test_a_cancel_keeps_its_delivery(monkeypatch: Patch) -> None:
@@ -224,7 +213,7 @@ async def test_a_cancel_keeps_its_delivery(monkeypatch: Patch) -> None:
         # Blocks this event loop, as agents do.
         assert renewed.wait(WAIT_S)
 
-    stand = Beating(Agent(ask, thorough), visibility_s=BEAT_S)
+    stand = await beating(Agent(ask, thorough))
     await stand.work()
     await stand.cancel()
     handle = await stand.bench.deliver()
@@ -240,17 +229,12 @@ async def test_a_cancel_keeps_its_delivery(monkeypatch: Patch) -> None:
     assert await stand.bench.adapter.process(handle)
     assert is_empty(stand.queue)
     assert (len(stand.agent.cancelled), await stand.state()) == (1, S.TASK_STATE_CANCELED)
-    assert beating() == []
-
-
-async def slow(stand: Stand, context: RequestContext, queue: EventQueue) -> None:
-    await queue.enqueue_event(chunk(context, "half"))
-    await stand.clock.sleep(1000)
+    assert heartbeats_alive() == []
 
 
 async def test_a_turn_is_given_back_before_the_deadline(caplog: Log) -> None:
     """Ten seconds before its time is up the agent is stopped; the turn comes again at once."""
-    stand = Stand(Agent(lambda *context: slow(stand, *context)))
+    stand = Slow(1000)
     working = await stand.begin(89, deadline=100)
     assert not working.done()
     await stand.clock.pass_time(2)
@@ -395,6 +379,7 @@ class Slow(Stand):
 
     def __init__(self, seconds: float, **settings: int) -> None:
         async def execute(context: RequestContext, queue: EventQueue) -> None:
+            await queue.enqueue_event(chunk(context, "half"))
             await self.clock.sleep(seconds)
             await complete(context, queue)
 
@@ -406,22 +391,12 @@ class Slow(Stand):
 
 async def test_one_poll_asks_for_all_free_places() -> None:
     """A worker with many places has one request under way, for ten messages at most."""
-    stand, asked, open_polls = Slow(5), list[int](), [0]
-    pull = stand.queue.pull
-
-    async def noted(limit: int, wait_s: float) -> list[Handle[Operation]]:
-        asked.append(limit)
-        open_polls.append(open_polls[-1] + 1)
-        try:
-            return await pull(limit, wait_s)
-        finally:
-            open_polls.append(open_polls[-1] - 1)
-
-    stand.queue.pull = noted  # type: ignore[method-assign]
+    stand = Slow(5)
+    polls = Polls(stand.queue)
     heads = [await stand.send() for _ in range(12)]
     serving = stand.serve(14)
     await stand.clock.pass_time(1)
-    assert (len(stand.agent.started), asked, max(open_polls)) == (12, [10, 4, 2], 1)
+    assert (len(stand.agent.started), polls.limits, polls.most) == (12, [10, 4, 2], 1)
     await stand.clock.pass_time(10)
     assert {await stand.state(head) for head in heads} == {S.TASK_STATE_COMPLETED}
     await stand.queue.shutdown()
@@ -455,17 +430,11 @@ async def test_a_turn_of_five_hours_is_sent_started_and_counted_once() -> None:
 
 async def test_a_queue_that_vanishes_cuts_off_no_turn() -> None:
     """The turns that run come to their end; then the worker ends with the sentence of the queue."""
-    stand, asked = Slow(5), list[int]()
+    stand = Slow(5)
     heads = [await stand.send() for _ in range(3)]
-    pull = stand.queue.pull
-
-    async def vanishes(limit: int, wait_s: float) -> list[Handle[Operation]]:
-        asked.append(limit)
-        if len(asked) > 1:
-            raise ConfigurationError("The queue q does not exist.")
-        return await pull(limit, wait_s)
-
-    stand.queue.pull = vanishes  # type: ignore[method-assign]
+    vanished = ConfigurationError("The queue q does not exist.")
+    polls = AsyncMock(side_effect=[await stand.queue.pull(5, 0), vanished])
+    stand.queue.pull = polls  # type: ignore[method-assign]
     serving = stand.serve(5)
     await stand.clock.pass_time(10)
     with pytest.raises(ConfigurationError, match=r"^The queue q does not exist\.$"):

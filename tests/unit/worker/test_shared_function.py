@@ -26,9 +26,11 @@ from a2a_serverless.tasks.rules import Commit, releasing, runs_alone
 from a2a_serverless.worker.function import POLL_S, SPARE_S, WorkerFunction
 from a2a_serverless.worker.heartbeat import Heartbeat
 from tests.support.handlers import ALL_DONE, LambdaContext
+from tests.support.observed import counted
+from tests.support.present import present
 from tests.support.queues import is_empty, left, take
 from tests.support.workers import Agent, Bench, S, complete, status
-from tests.unit.worker.stand import Log, Patch, Source, Stand, actions
+from tests.unit.worker.stand import Log, Patch, Polls, Source, Stand, actions
 
 LIMIT_S = 30.0
 
@@ -52,19 +54,7 @@ class Function(Stand):
         self.starts: list[str] = []
         self.begun: dict[str, float] = {}
         self.ended: dict[str, float] = {}
-        self.asked: list[tuple[float, int]] = []
-        """When the queue was pulled, and for how many."""
-        self.open_polls = 0
-        self._pull = self.queue.pull
-        self.queue.pull = self._noted  # type: ignore[method-assign]
-
-    async def _noted(self, limit: int, wait_s: float) -> list[Handle[Operation]]:
-        self.asked.append((self.clock.monotonic(), limit))
-        self.open_polls += 1
-        try:
-            return await self._pull(limit, wait_s)
-        finally:
-            self.open_polls -= 1
+        self.polls = Polls(self.queue)
 
     async def _work(self, context: RequestContext, queue: EventQueue) -> None:
         seconds, _, name = context.get_user_input().partition(" ")
@@ -86,9 +76,8 @@ class Function(Stand):
 
     async def invoke(self, queue: TableQueue[Operation] | None = None) -> asyncio.Task[Any]:
         """Begin an invocation with the next delivery, by default of the operations queue."""
-        record = take(queue or self.queue)
-        assert record is not None
-        event, ends = {"Records": [record]}, LambdaContext(left_s=self.left_s)
+        event = {"Records": [present(take(queue or self.queue))]}
+        ends = LambdaContext(left_s=self.left_s)
         invocation = asyncio.create_task(self.function._answer(event, ends))
         await self.clock.pass_time(0)
         return invocation
@@ -119,7 +108,7 @@ async def test_a_quick_turn_pulls_nothing() -> None:
     """Where every turn ends within a second, an invocation pays for no poll."""
     function = Function()
     assert await (await function.sent("0 own")) == ALL_DONE
-    assert function.asked == []
+    assert function.polls.at == []
 
 
 async def test_others_are_pulled_beside_a_turn_that_lasts() -> None:
@@ -131,8 +120,8 @@ async def test_others_are_pulled_beside_a_turn_that_lasts() -> None:
     invocation = await function.sent(*(f"10 {name}" for name in "abcdefghijklmnopqrs"))
     await function.clock.pass_time(1.5)
     assert len(function.begun) == 15
-    assert [limit for _, limit in function.asked[:2]] == [10, 4]
-    assert function.asked[0][0] - function.begun["a"] == pytest.approx(1.0)
+    assert function.polls.limits[:2] == [10, 4]
+    assert function.polls.at[0] - function.begun["a"] == pytest.approx(1.0)
     await function.clock.pass_time(200)
     assert await invocation == ALL_DONE
     assert len(function.ended) == 19
@@ -144,7 +133,7 @@ async def test_nothing_is_pulled_that_could_not_end_in_time() -> None:
     function = Function(left_s=60)
     await function.sent("29 own")
     await function.clock.pass_time(200)
-    assert 0 < function.asked[-1][0] <= 60 - LIMIT_S - SPARE_S - POLL_S
+    assert 0 < function.polls.at[-1] <= 60 - LIMIT_S - SPARE_S - POLL_S
 
 
 async def test_a_late_loop_gets_no_more_turns(monkeypatch: Patch) -> None:
@@ -153,7 +142,7 @@ async def test_a_late_loop_gets_no_more_turns(monkeypatch: Patch) -> None:
     monkeypatch.setattr(Heartbeat, "lag_s", 0.3)
     await function.sent("20 own", "1 a")
     await function.clock.pass_time(5)
-    assert function.asked == []
+    assert function.polls.at == []
     monkeypatch.setattr(Heartbeat, "lag_s", 0.1)
     await function.clock.pass_time(1)
     assert "a" in function.begun
@@ -164,43 +153,39 @@ async def test_no_poll_outlives_its_invocation() -> None:
     function = Function()
     invocation = await function.sent("2 own")
     await function.clock.pass_time(2.5)
-    assert (invocation.done(), function.open_polls) == (False, 1)
+    assert (invocation.done(), function.polls.open) == (False, 1)
     await function.send("1 late")
     await function.clock.pass_time(0)
     assert "late" in function.begun
     await function.clock.pass_time(3)
     assert await invocation == ALL_DONE
-    assert function.open_polls == 0
+    assert function.polls.open == 0
     assert function.ended["late"] == pytest.approx(3.5, abs=0.1)
 
 
 async def test_a_queue_that_vanishes_ends_the_pulling(caplog: Log) -> None:
     """The turns that run go on to their end; the reason is logged once."""
     function = Function()
-    function._pull = AsyncMock(side_effect=ConfigurationError("The queue q does not exist."))
+    function.polls.pull = AsyncMock(side_effect=ConfigurationError("q does not exist."))
     invocation = await function.sent("10 own")
     await function.clock.pass_time(10)
     assert await invocation == ALL_DONE
-    assert ([*function.ended], len(function.asked)) == (["own"], 1)
+    assert ([*function.ended], len(function.polls.at)) == (["own"], 1)
     assert actions(caplog) == ["pull_failed"]
 
 
 async def test_metrics_are_written_each_minute() -> None:
     """An invocation of minutes does not keep its counts until it returns."""
-    lines: list[str] = []
-    metrics.start(metrics.Emf("test", service="test", write=lines.append))
-    try:
+    with counted() as seen:
         function = Function(limit_s=600)
         await function.sent("150 own")
         await function.clock.pass_time(58)
         metrics.count("Attempts")
-        before = len(lines)
+        before = len(seen.lines)
         await function.clock.pass_time(1)
-        assert len(lines) == before
+        assert len(seen.lines) == before
         await function.clock.pass_time(2)
-        assert len(lines) == before + 1
-    finally:
-        metrics.stop()
+        assert len(seen.lines) == before + 1
 
 
 async def test_the_works_exception_comes_after_its_neighbours() -> None:
