@@ -51,10 +51,7 @@ async def test_a_hostile_url_is_not_registered() -> None:
     ],
 )
 async def test_a_public_receiver_is_registered(url: str, origin: str, target: str) -> None:
-    """A name or an address of the public internet, on 443 or an unprivileged port.
-
-    Path and query are sent as given; a missing path becomes `/`, a fragment is left out.
-    """
+    """Public names and addresses, on 443 or an unprivileged port; the path is as given, or `/`."""
     receiver = await check_receiver(url, NOBODY, resolve=resolve)
     assert (receiver.origin, receiver.target) == (origin, target)
 
@@ -113,10 +110,7 @@ http://sub.localhost/ https://metadata.example/ http://user@localhost/
 
 
 async def test_a_listed_receiver_may_be_private() -> None:
-    """A name or a network on the list lifts the rules, TLS and port among them, for nobody else.
-
-    A name is not its addresses, and a network covers all addresses of a name or none.
-    """
+    """An entry lifts the rules for itself alone: a network for all addresses of a name or none."""
     networks = " localhost, 10.0.0.0/8 ,db.internal,[::1], 192.168.1.9,hooks.example.com."
     allowed = AllowedHosts.parse(networks)
     for url in LISTED.split():

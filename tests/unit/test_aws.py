@@ -116,10 +116,7 @@ async def test_a_silent_service_does_not_hold_up_another_one() -> None:
 
 @pytest.mark.parametrize("boto_s", [0.04, 1.4], ids=["botocore 1.44", "botocore 1.43"])
 async def test_repeat_is_as_patient_with_each_botocore(boto_s: float) -> None:
-    """A fault of up to 15 s is waited out, whether boto3's own repetitions take 0.04 s or 1.4 s.
-
-    The request is the same each time.
-    """
+    """A fault of 15 s is waited out by equal requests, whether boto3's take 0.04 s or 1.4 s."""
     clock = ManualClock()
     began, sent = clock.monotonic(), list[Any]()
 

@@ -65,10 +65,7 @@ async def test_a_task_that_ends_by_itself_is_no_forced_cancel(monkeypatch: Patch
 
 
 async def test_a_cancel_in_trouble_is_counted_once(monkeypatch: Patch) -> None:
-    """The agent writes on while the API wants to end its task: the lost races are no cancels.
-
-    A client's cancel comes true without the queue, too; that it is down has to be seen.
-    """
+    """Lost races are no cancels; a cancel comes true without the queue, whose fault is counted."""
     commit, races = DurableStorage.commit, iter(range(3))
 
     async def slower(self: DurableStorage, head: Head, wanted: Commit) -> Head:
@@ -86,10 +83,7 @@ async def test_a_cancel_in_trouble_is_counted_once(monkeypatch: Patch) -> None:
 
 
 async def test_dead_letters_are_counted_by_their_outcome() -> None:
-    """A turn sent again, a failed task, a dropped operation, a message that is no operation.
-
-    The lines of the log name the task, its conversation and its turn.
-    """
+    """Resent, failed, dropped, undecodable; lines name the task, its conversation and its turn."""
     repairs = Repairs(attempts=1)
     head = await repairs.open()
     body = Operation.to_run(params_of(head)).model_dump_json()
@@ -169,10 +163,7 @@ async def returns(_: RequestContext, __: EventQueue) -> None: ...
     ],
 )
 async def test_a_failure_is_counted_by_its_reason(execute: Execute, reason: str) -> None:
-    """What the agent has raised says whose failure it is: each task counts once.
-
-    A task that the agent fails counts as the agent's; one that it leaves open is its fault.
-    """
+    """What is raised says whose it is; a task that the agent leaves open is its fault."""
     stand = await sent(Agent(execute), max_attempts=1, retry_minutes=0)
     with counted() as seen:
         await stand.bench.work()

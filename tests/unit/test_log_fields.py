@@ -50,10 +50,7 @@ def lines_with(out: io.StringIO, text: str) -> list[str]:
 
 
 async def test_a_turn_that_is_sent_again_is_named() -> None:
-    """The sweeper's line says which turn it is, and why it was sent: a worker had it, or none.
-
-    So does that of a task which is canceled at its deadline, in the form for programs.
-    """
+    """The sweeper's lines say which turn, and why; so does that of a cancel at its deadline."""
     repairs = Repairs()
     claimed, waits = await second_turn(repairs), await repairs.open()
     with plain() as out:

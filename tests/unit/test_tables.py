@@ -73,10 +73,7 @@ def test_a_file_that_is_named_wrongly_is_refused(name: str) -> None:
 
 
 def test_another_package_may_have_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its entry point is called with the whole value, and with the clock.
-
-    Else one sentence names what is installed, and what to install.
-    """
+    """Its entry point gets the whole value and the clock; else a sentence says what to install."""
     functions = {"colours": "open_colours", "nothing": "open_nothing"}
     points = [EntryPoint(name, f"{__name__}:{it}", wiring.TABLES) for name, it in functions.items()]
     monkeypatch.setattr(wiring, "entry_points", lambda *, group: points if group else [])

@@ -155,10 +155,7 @@ async def _send(client: httpx.AsyncClient) -> None:
 
 
 def test_the_walk_is_a_send(trace: Trace) -> None:
-    """The functions that the page names are entered in the page's order.
-
-    A reader passes 25 functions at most, and a send enters as many as the pages say.
-    """
+    """They are entered in the page's order, 25 at most; a send enters as many as the pages say."""
     rest, steps = iter(trace.entered), walk()
     missed = [each for each in steps if not any(it == (each.module, each.function) for it in rest)]
     assert not missed, "entered earlier, or not at all: the first of these"

@@ -57,11 +57,7 @@ class Steps:
 async def test_what_is_done_is_not_reported(
     batch: str, failing: str, reported: list[str], done: str
 ) -> None:
-    """Each record is processed once, those of a group in their order.
-
-    After a failure the rest of its group is reported untried. A record without a group, as of a
-    standard queue, fails alone.
-    """
+    """Records of a group run once, in order, until one fails; without a group each is alone."""
     steps = Steps(failing)
     records = [record(name, name.rstrip("123") or None) for name in batch.split()]
     assert failed(await process_batch(records, steps)) == reported
@@ -153,10 +149,7 @@ async def told(outcome: DeliveryOutcome, error: Exception | None = None) -> list
     ],
 )
 async def test_a_queue_is_told_what_was_decided(outcome: DeliveryOutcome, calls: list[Any]) -> None:
-    """Done is acknowledged, again is given back with its wait, lost is left to expire.
-
-    A queue that is down changes no outcome: the exception is logged, and the delivery expires.
-    """
+    """Done is acknowledged, again is given back; a queue that is down changes no outcome."""
     assert await told(outcome) == calls
     failing = [*calls, call.on_error()] if calls else []
     assert await told(outcome, UnavailableError()) == failing

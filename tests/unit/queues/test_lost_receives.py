@@ -57,10 +57,7 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
 
 
 async def test_a_lost_answer_hides_no_message(wire: Wire) -> None:
-    """The repeated receive is the same request, so that SQS returns what the lost answer held.
-
-    No other poll is answered with these messages: each is a receive of its own.
-    """
+    """A repeated receive is the same request; each other poll is a receive of its own."""
     wire.lost = 1
     queue = SqsFifoQueue(Operation, "https://sqs.us-east-1.amazonaws.com/1/queue.fifo")
     (handle,) = await queue.pull(10, 0)

@@ -220,10 +220,7 @@ def test_commits_up_to_head_are_the_log(
     ("attempt", "longest_s"), [(1, 2), (2, 4), (3, 8), (7, 128), (8, 200), (5000, 200)]
 )
 def test_the_wait_doubles_up_to_its_cap(attempt: int, longest_s: float) -> None:
-    """Attempt n waits for at most base * 2 ** (n - 1) seconds, and never longer than the cap.
-
-    It is anything between nothing and that, so that turns do not come together.
-    """
+    """Attempt n waits for any part of base * 2 ** (n - 1) seconds, or of the cap at most."""
     for share in (0, 0.25, 1):
         policy = RetryPolicy(base_s=2, cap_s=200, jitter=lambda: share)  # noqa: B023
         assert policy.delay_s(attempt) == share * longest_s

@@ -58,10 +58,7 @@ def test_a_message_answers_what_is_open(
 
 
 def test_each_question_has_an_id_of_its_own() -> None:
-    """Its own id, and a number where it was asked before or has none.
-
-    Parts that answer another question are left out of its answer.
-    """
+    """Its own, or a number; parts that answer another question are left out of its answer."""
     for step, number, name in (
         ("day", 1, "day"),
         ("day", 2, "day#2"),

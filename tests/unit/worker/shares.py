@@ -95,10 +95,7 @@ class LoopClock:
 
 
 class LaggingTable(MemoryTable):
-    """A table whose requests take their time, and whose indexes show a write later.
-
-    `lag` returns the seconds of each lag.
-    """
+    """A table with slow requests, whose indexes show a write `lag()` seconds later."""
 
     def __init__(self, lag: Callable[[], float]) -> None:
         super().__init__(INDEXES)
@@ -363,10 +360,7 @@ def behind(places: int, count: int, turn_s: float, *, seed: int, **options: Any)
 
 
 def wakes(parked: int, due: int) -> list[tuple[int, int]]:
-    """Sweeps while `parked` turns sleep on, and until `due` that sleep no longer are sent.
-
-    The requests of each to the table, and how many turns it has sent.
-    """
+    """Requests and sends of each sweep while `parked` turns sleep, until `due` others are sent."""
 
     async def play(house: House) -> None:
         at = await _fallen_asleep(house, parked, due)
@@ -385,10 +379,7 @@ def wakes(parked: int, due: int) -> list[tuple[int, int]]:
 
 
 def woken(due: int, *, places: int, turn_s: float, seed: int) -> tuple[list[float], float]:
-    """How long after their time turns start that all wake at once: `due` of A, the last one of B.
-
-    The waits of A's, and that of B.
-    """
+    """How long after their time turns start that wake at once: `due` of A's, and B's, the last."""
 
     async def play(house: House) -> None:
         await _fallen_asleep(house, 0, due)
@@ -413,10 +404,7 @@ async def _fallen_asleep(house: House, parked: int, due: int) -> float:
 def steady(
     rate: float, seconds: float, *, places: int, turn_s: float, seed: int
 ) -> tuple[list[float], int]:
-    """How long messages of B wait, one in three seconds, while A sends `rate` a second.
-
-    The second number is the most receives of one message.
-    """
+    """How long messages of B, one in 3 s, wait while A sends `rate` a second; the most receives."""
 
     async def play(house: House) -> None:
         sending = []

@@ -65,10 +65,7 @@ def beating(execute: Execute) -> Stand:
 
 
 async def test_a_blocking_agent_is_shown_working() -> None:
-    """The turn is claimed, and its start counted, though the agent never gives its loop back.
-
-    Its lease is renewed: the sweeper finds nothing to send while the agent holds its loop.
-    """
+    """The turn is claimed, counted, and its lease renewed while the agent blocks its loop."""
     seen: list[Head] = []
 
     async def blocking(context: RequestContext, queue: EventQueue) -> None:

@@ -102,10 +102,7 @@ def outcome(run: Run) -> list[str]:
 
 
 def once(part: bytes, moment: str, does: Callable[[], int]) -> Fails:
-    """Answers the first request that has such a part with the status that `does` returns.
-
-    It does so before or after the server has worked on it.
-    """
+    """Answers the first request with such a part with a status, before or after it is done."""
     done: list[bool] = []
 
     def fails(request: httpx.Request, now: str) -> httpx.Response | None:
@@ -337,10 +334,7 @@ def test_a_cancel_guesses_no_credentials(peer: Peer, caplog: Log) -> None:
 
 @pytest.mark.parametrize("dies", [False, True])
 def test_a_time_out_raises_and_cancels(peer: Peer, *, dies: bool) -> None:
-    """The other task does not end in time: it is canceled, and that stays so.
-
-    Also if the caller dies behind that cancel and before its record.
-    """
+    """The other task is canceled for good, also if the caller dies behind that cancel."""
     notes: list[str] = []
 
     async def waits(ctx: TaskContext) -> None:
@@ -534,10 +528,7 @@ def test_a_message_has_what_the_code_says(peer: Peer) -> None:
 
 
 def test_calls_at_once_need_keys(peer: Peer) -> None:
-    """Two asyncio tasks that call one agent tell their calls apart by a key.
-
-    Their replies are answered by the code that has gathered them, one after the other.
-    """
+    """A key tells two calls at once apart; their replies are answered one after the other."""
 
     async def both(ctx: TaskContext) -> None:
         replies = await ctx.gather(*(ctx.call_agent("books", "ask", key=key) for key in "ab"))
@@ -858,10 +849,7 @@ def test_no_notification_is_believed(clerk: Peer, mail: list[httpx.Request]) -> 
 def test_a_notification_wakes_the_turn(
     clerk: Peer, mail: list[httpx.Request], form: dict[str, Any] | None
 ) -> None:
-    """It leaves its process for an hour at once, and goes on with the POST, after one look.
-
-    So it does with one that cannot be read: that may tell of an end, too.
-    """
+    """It leaves its process for an hour, and goes on with a POST, be it readable or not."""
 
     def ends() -> httpx.Request:
         told = ended(clerk, mail)

@@ -15,7 +15,7 @@ from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 from tests.support.workers import Agent, S, chunk, complete, status
-from tests.unit.worker.stand import Patch, Stand, ask, beside, run
+from tests.unit.worker.stand import Patch, Stand, ask, beside, run, sent
 
 
 async def silent(*_: object) -> None:
@@ -29,8 +29,7 @@ async def assert_canceled(stand: Stand) -> None:
 
 async def test_the_agent_of_a_queued_task_never_starts() -> None:
     """A cancel before the start ends the task; its operation finds nothing left."""
-    stand = Stand(Agent(complete))
-    await stand.send()
+    stand = await sent(Agent(complete))
     await stand.cancel()
     head = await stand.work()
     await assert_canceled(stand)

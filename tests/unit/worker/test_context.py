@@ -153,10 +153,7 @@ async def kept(stand: Stand) -> object:
 
 @pytest.mark.parametrize("is_stale", [True, False])
 async def test_a_cancel_is_one_whatever_the_state_is(*, is_stale: bool) -> None:
-    """`Worker.cancel` runs with the task's context, and may end it otherwise, with its state.
-
-    If its state is stale, the task is canceled.
-    """
+    """`Worker.cancel` may end the task otherwise, with its state, unless that is stale."""
     told: list[tuple[str, bool, str]] = []
 
     class Completing(Script):

@@ -37,10 +37,7 @@ AT_ONCE = "x" * 70_000
 
 
 async def test_a_failed_attempt_leaves_its_end_on_head(caplog: Log) -> None:
-    """Its time, the error's name, and the log's correlation id; nothing of the error's text.
-
-    The next attempt logs the end of the one before; the last one logs its own as it fails.
-    """
+    """Time, error's name, correlation id, no text; the next one logs it, the last its own."""
     fails = Agent(raising(ValueError("password is hunter2")))
     stand = await sent(fails, max_attempts=2, clock=ManualClock())
     assert await stand.bench.work() is False
@@ -219,10 +216,7 @@ async def test_a_shutdown_does_not_wait_for_a_table_that_does_not_answer(
 
 
 async def test_an_agent_that_cancels_what_is_not_its_own_uses_up_its_attempts(caplog: Log) -> None:
-    """It ends its worker as a crash does: the attempt counts, and is not noted as given back.
-
-    Else its turn would end one worker after the other, as no worker's end costs an attempt.
-    """
+    """It ends its worker as a crash does: each attempt counts, and none is given back."""
 
     async def cancel_all(context: RequestContext, queue: EventQueue) -> None:
         await queue.enqueue_event(chunk(context, AT_ONCE))

@@ -161,10 +161,7 @@ def test_what_agents_need_is_taken(name: str) -> None:
     "text", ["", "[]", VALUE, '{"A": 1}', '{"A": "\\u0000"}', '{"A": "\\ud800"}', "{"]
 )
 def test_a_secret_of_another_form_is_refused(secret: dict[str, str], text: str) -> None:
-    """The sentence names the secret and the form, and shows nothing of the text.
-
-    That of parameters names the variable that was read.
-    """
+    """The sentence names the secret, or the variable that was read, and nothing of the text."""
     secret[SECRET] = text
     with pytest.raises(ConfigurationError, match=f"The secret {SECRET}") as refused:
         take_environment(Settings(agent_secret=SECRET), {})

@@ -90,10 +90,7 @@ async def test_a_task_event_brings_what_it_holds() -> None:
 
 
 async def test_nothing_is_accepted_after_the_end(caplog: Log) -> None:
-    """The end is stored when `enqueue_event` returns; events after it are dropped and logged.
-
-    One from a thread's own loop is dropped without asking the queue's.
-    """
+    """The end is stored when `enqueue_event` returns; later events, of threads too, are dropped."""
     states: list[S] = []
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:
@@ -115,10 +112,7 @@ async def test_nothing_is_accepted_after_the_end(caplog: Log) -> None:
 
 
 async def test_a_closed_queue_takes_no_more() -> None:
-    """close(), also by `async with`, stores what was taken; later events are dropped.
-
-    So it is on the SDK's own queue.
-    """
+    """As the SDK's own: close(), also by `async with`, stores what was taken and takes no more."""
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:
         async with queue:  # type: ignore[attr-defined]
@@ -369,10 +363,7 @@ async def test_the_same_question_in_a_task_is_asked_again(
 async def test_what_follows_a_task_that_is_sent_back_counts(
     pause: TaskState, ends: list[TaskState]
 ) -> None:
-    """As samples do. Without a status behind it the agent still pauses, when it returns.
-
-    One that goes on working has no pause any more: its turn still needs an end.
-    """
+    """Without a status behind it the agent pauses as it returns; who works on needs an end."""
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:
         if context.current_task is None:

@@ -314,10 +314,7 @@ class Busy(House):
 
 @pytest.mark.parametrize(("turn_s", "run_s"), pairs() if LONG else pairs()[:1])
 def test_the_turns_of_a_dead_worker_start_soon(turn_s: int, run_s: int) -> None:
-    """Among busy workers they begin within a visibility, one turn and 10 s, in three receives.
-
-    They take no place of others' turns.
-    """
+    """Within a visibility, a turn and 10 s, in three receives, and in the place of nobody."""
     busy = Busy(limit_s=turn_s, run_s=run_s, seed=1)
     busy.run(lambda _: busy.play())
     starts = [busy.started[each] - busy.died_at for each in busy.suspects]

@@ -112,10 +112,7 @@ async def test_a_cancel_is_heard_while_the_agent_waits() -> None:
 async def test_a_deadline_is_kept_while_the_agent_waits(
     sizes: list[int], *, is_stored: bool
 ) -> None:
-    """A turn that waits is given back in time, and its next attempt goes on from the log.
-
-    An end that waits for its second is stored when the turn has to stop, and not dropped.
-    """
+    """A turn that waits is given back in time; an end that waits is stored as the turn stops."""
     world = World(emitting(*sizes))
     working = await world.begin(4.5, deadline=5)
     assert working.done()

@@ -513,10 +513,7 @@ def fresh(client: Any, numbers: Iterator[int], clock: PacedClock) -> Table:
     ],
 )
 def test_random_kills_repeat_no_step_and_no_question(kind: str, seeds: int, tmp_path: Path) -> None:
-    """Each answer comes to its question, what is said is exact, and nothing is stuck.
-
-    Half of the conversations have three steps beside one another whose text is streamed.
-    """
+    """Answers come to their questions, what is said or streamed is exact, nothing is stuck."""
     kills = 0
     with tables(kind, tmp_path) as made:
         for seed in range(seeds):

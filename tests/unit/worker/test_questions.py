@@ -450,10 +450,7 @@ async def test_the_end_of_the_time_counts_if_it_comes_first() -> None:
 
 
 async def test_a_signal_is_of_one_code_of_one_task() -> None:
-    """Neither one for another turn nor one for another incarnation is taken.
-
-    One for a task that is to be canceled wakes nothing: the cancel ends it.
-    """
+    """None of another turn or incarnation is taken; of a task to be canceled it wakes nothing."""
     stand, _ = await run(paying)
     assert await send(stand, turn=2) is OVER
     assert await send(stand, mark="another") is OVER

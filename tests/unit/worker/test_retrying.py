@@ -24,7 +24,7 @@ from a2a_serverless.worker import FinalError
 from a2a_serverless_tools.contract import Storage
 from tests.support.messages import request, said
 from tests.support.workers import Agent, Execute, S, chunk, complete, params_of, status
-from tests.unit.worker.stand import Log, Patch, Stand, actions, beside, lines, run
+from tests.unit.worker.stand import Log, Patch, Stand, actions, beside, lines, run, sent
 
 
 async def returning(context: RequestContext, queue: EventQueue) -> None:
@@ -226,8 +226,7 @@ def raising(error: Exception) -> Execute:
 async def test_an_agent_is_started_max_attempts_times(max_attempts: int, caplog: Log) -> None:
     """After the last attempt the task fails, with a fixed sentence that the log can be found by."""
     error = ValueError("database password is hunter2")
-    stand = Stand(Agent(raising(error)), max_attempts=max_attempts)
-    await stand.send()
+    stand = await sent(Agent(raising(error)), max_attempts=max_attempts)
     outcomes = [await stand.bench.work() for _ in range(max_attempts)]
     assert outcomes == [False] * (max_attempts - 1) + [True]
     assert len(stand.agent.started) == max_attempts
@@ -263,8 +262,7 @@ async def test_a_failed_attempt_waits_longer_each_time(monkeypatch: Patch) -> No
 
 async def test_receives_that_never_ran_are_no_attempts() -> None:
     """SQS counts throttled receives; an agent still gets all of its attempts."""
-    stand = Stand(Agent(raising(ValueError())), max_attempts=2)
-    await stand.send()
+    stand = await sent(Agent(raising(ValueError())), max_attempts=2)
     for _ in range(5):
         await (await stand.bench.deliver()).nack()
     assert await stand.bench.work() is False

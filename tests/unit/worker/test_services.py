@@ -170,10 +170,7 @@ NO_QUOTA = "The agent's account at a service that it calls has no quota"
     [*((each, REFUSES) for each in REFUSED), *((each, NO_QUOTA) for each in USED_UP)],
 )
 def test_what_does_not_pass_within_minutes(error: str, says: str) -> None:
-    """401, 403, used-up quotas and their names fail the task at once; the client reads no secret.
-
-    An account without quota does not come back, though it answers 429.
-    """
+    """401, 403 and used-up quotas, with 429 too, fail the task at once; no secret is told."""
     meaning = meaning_of({**USED_UP, **REFUSED}[error], NOW_MS)
     assert isinstance(meaning, Refusal)
     assert meaning.text.startswith(says)
@@ -325,10 +322,7 @@ def classes_of(base: type[A2AError]) -> Iterator[type[A2AError]]:
 
 
 def test_each_error_of_the_sdk_is_decided() -> None:
-    """A release of the SDK with another error is noticed here: is a further attempt of use?
-
-    Final is what refuses the request itself; subclasses and groups are as their errors.
-    """
+    """A new one of the SDK is noticed; final is what refuses the request, also in a group."""
     for module in pkgutil.walk_packages(a2a.__path__, "a2a.", onerror=lambda _: None):
         with suppress(ImportError):  # needs an extra of the SDK that is not installed
             importlib.import_module(module.name)

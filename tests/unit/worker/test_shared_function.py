@@ -112,10 +112,7 @@ async def test_a_quick_turn_pulls_nothing() -> None:
 
 
 async def test_others_are_pulled_beside_a_turn_that_lasts() -> None:
-    """After a second the first poll begins, for as many as find a place, ten at most.
-
-    As one turn ends, the next is pulled: a worker is full as long as there is work.
-    """
+    """After a second others are polled for, ten at most; as one turn ends, the next is pulled."""
     function = Function(turns=15)
     invocation = await function.sent(*(f"10 {name}" for name in "abcdefghijklmnopqrs"))
     await function.clock.pass_time(1.5)
@@ -211,10 +208,7 @@ async def test_the_works_exception_comes_after_its_neighbours() -> None:
 
 
 async def test_head_says_who_runs_alone() -> None:
-    """An open turn whose last attempt has neither ended it nor given it back.
-
-    Once it has lost a worker, it runs alone to its end, also when an attempt gives it back.
-    """
+    """Whose attempt neither ended nor gave it back; who lost a worker, stays alone to its end."""
     stand = Stand(Agent(complete))
 
     async def claimed(token: str) -> Head:
@@ -261,10 +255,7 @@ async def test_an_invocation_runs_several_turns() -> None:
 
 
 async def test_only_the_events_own_failure_is_reported() -> None:
-    """A pulled turn that fails comes again by its visibility, and is none of the event's.
-
-    The turn of the invocation's own event, if it fails, is named when the invocation returns.
-    """
+    """It is named as the invocation returns; a pulled turn comes again by its visibility."""
     function = Function()
     long, failing = await function.send("20 long"), await function.send("2 raises")
     invocation = await function.invoke()

@@ -17,7 +17,7 @@ from a2a_serverless_tools.testing.run import When
 from tests.support.clocks import ManualClock
 from tests.support.databases import LONG
 from tests.support.workers import S
-from tests.unit.worker.stand import Stand
+from tests.unit.worker.stand import Stand, sent
 
 MINUTE, WORKER_S = 60, 900
 DAY_S = 12 * 3600
@@ -173,8 +173,7 @@ async def test_a_worker_that_is_told_to_stop_leaves_at_a_sleep(*, has_records: b
         await ctx.sleep(50)
         await ctx.complete()
 
-    stand = Stand(handle, clock=ManualClock())
-    await stand.send()
+    stand = await sent(handle, clock=ManualClock())
     await stand.bench.adapter.process(await stand.bench.deliver())
     head = await stand.head()
     assert head.turn.parked == ("asleep" if has_records else "")
@@ -224,10 +223,7 @@ def final(played: Played) -> str:
 def test_a_poll_looks_until_its_job_is_done(
     done_at: int, options: dict[str, Any], looks: Any, leaves: int
 ) -> None:
-    """Looks that find nothing write nothing, and each is made once; waits of minutes hold nobody.
-
-    The waits grow by half, up to their cap.
-    """
+    """Looks that find nothing write nothing; waits grow by half to their cap, and hold nobody."""
     job = Job(done_at)
     played = Played(job.polled(**options))
     assert (final(played), played.heard) == ("done", ["TurnParked"] * leaves)

@@ -35,7 +35,7 @@ from a2a_serverless.worker.steps import MAX_OFFLOADED_BYTES
 from tests.support.clocks import ManualClock
 from tests.support.queues import left
 from tests.support.workers import Agent, S, chunk, idle, params_of, status
-from tests.unit.worker.stand import Handle, Log, Patch, Script, Stand, beside, lines, run
+from tests.unit.worker.stand import Handle, Log, Patch, Script, Stand, beside, lines, run, sent
 from tests.unit.worker.test_exits import PLACES, Exits, Place, exits, interrupts
 
 __all__ = ["Handle", "Script", "Stand", "run"]
@@ -239,10 +239,7 @@ async def test_what_the_runtime_acts_on_leaves_a_step_with_its_causes() -> None:
 
 
 async def test_a_failure_beside_a_record_is_tried_again() -> None:
-    """A step that ends while another one fails does not record the failure, which ends the attempt.
-
-    Otherwise each later attempt would get the failure, and the step would never be tried again.
-    """
+    """A step that ends beside it does not record the failure: the next attempt tries again."""
     ran, failed = list[str](), asyncio.Event()
 
     async def bad() -> None:
@@ -346,10 +343,7 @@ async def test_what_is_said_otherwise_starts_the_turn_over(
 
 @pytest.mark.parametrize("most", [1, 3])
 async def test_code_that_differs_each_time_ends(most: int, caplog: Log) -> None:
-    """A turn that is longer than a worker begins as often as it has attempts, whatever it records.
-
-    Then its task fails, with a sentence that says what has differed, and what helps.
-    """
+    """It begins as often as it has attempts; then the task fails, and says what has differed."""
 
     async def handle(ctx: TaskContext) -> None:
         await ctx.emit_text_artifact(f"It is {ctx.task_id} {stand.clock.now_ms()}", "day")
@@ -392,10 +386,7 @@ async def test_a_failure_after_a_new_beginning_has_all_its_attempts() -> None:
 async def test_a_turn_longer_than_a_worker_is_handed_over(
     count: int, seconds: int, starts: int
 ) -> None:
-    """In workers of fifteen minutes: each step once, each event once, no attempt used.
-
-    It leaves before a step that may not end in time.
-    """
+    """Each step and event once, no attempt used; it leaves before a step that may not end."""
     ran: list[int] = []
 
     async def handle(ctx: TaskContext) -> None:
@@ -431,8 +422,7 @@ async def test_a_turn_that_is_to_be_canceled_is_not_handed_over() -> None:
         await ctx.step("stubborn", stubborn, ctx)
         heard.append("behind it")
 
-    stand = Stand(handle, clock=ManualClock())
-    await stand.send()
+    stand = await sent(handle, clock=ManualClock())
     assert await stand.bench.adapter.process(await stand.bench.deliver())
     assert (await stand.state(), heard) == (S.TASK_STATE_CANCELED, ["behind it"])
 
@@ -546,10 +536,7 @@ async def test_a_sleep_that_the_agent_cancels_is_as_if_it_had_not_begun() -> Non
 
 @pytest.mark.parametrize("cancels", ["always", "once"])
 async def test_a_step_that_the_agent_cancels_says_its_part_once(cancels: str) -> None:
-    """What it has streamed stays in the artifact, and is not said again by a later attempt.
-
-    One that is not cancelled again starts the turn over: nothing hangs, and nothing is mixed.
-    """
+    """What was streamed stays, said once; one not cancelled again starts the turn over."""
     said = asyncio.Event()
 
     async def partly(ctx: TaskContext) -> None:
@@ -650,10 +637,7 @@ async def test_a_turn_has_a_limit_without_its_sleeps() -> None:
 
 @pytest.mark.parametrize("merges", [False, True])
 async def test_a_state_that_was_loaded_is_recorded(*, merges: bool) -> None:
-    """The turn goes on with the state that it has loaded; if another changed it, it says so.
-
-    A `merge` of the agent's makes one state of both, and clears no record.
-    """
+    """The turn goes on with it; if another changed it, it fails, or a `merge` makes one of both."""
     loaded: list[Any] = []
 
     def merge(stored: dict[str, str], own: dict[str, str]) -> dict[str, str]:
@@ -706,10 +690,7 @@ async def test_a_large_result_is_recorded_beside_the_log(*, is_missing: bool) ->
 
 
 async def test_steps_of_any_executor() -> None:
-    """The functions of `a2a_serverless.steps` do in an AgentExecutor what the context's do.
-
-    Also where it emits events of the protocol.
-    """
+    """`a2a_serverless.steps` do in an AgentExecutor, beside events, what the context's do."""
     ran: list[str] = []
 
     @steps.step(key=lambda city: city)
@@ -868,10 +849,7 @@ async def test_a_wrong_call_says_the_right_one(
 
 
 async def test_a_cancel_records_nothing() -> None:
-    """A sleeping turn is canceled at once, without a start.
-
-    In `cancel()` a step is a plain call, and a sleep waits in the process.
-    """
+    """A sleeping turn is not started for it; in `cancel()` steps and sleeps are plain calls."""
     ran: list[str] = []
 
     async def handle(ctx: TaskContext) -> None:
@@ -900,10 +878,7 @@ async def test_a_cancel_records_nothing() -> None:
 
 
 async def test_a_call_after_the_end_stores_nothing(caplog: Log) -> None:
-    """A step is a plain call; lines of the log name it, and usage that is lost.
-
-    No question is asked, and the task stays as it has ended.
-    """
+    """A step is a plain call, no question is asked, the end stays; the log names lost calls."""
     ran: list[str] = []
 
     async def handle(ctx: TaskContext) -> None:

@@ -57,10 +57,7 @@ def copies(stack: Repairs) -> list[int]:
 
 
 async def test_a_turn_that_was_never_sent_is_sent_ever_more_rarely(stack: Repairs) -> None:
-    """Each copy names the turn of its caller, under a number of its own.
-
-    The wait after it is twice the one before, up to a bound.
-    """
+    """Each copy has a number of its own; the waits between them double up to a bound."""
     scope = Scope.of("tenant", "another")
     stack.storage = stack.storage.for_scope(scope)
     head, waits = await stack.open(), []
@@ -126,10 +123,7 @@ async def test_an_index_that_lags_costs_nothing(stack: Repairs, monkeypatch: Pat
 
 
 async def test_of_two_sweepers_one_sends(stack: Repairs, monkeypatch: Patch) -> None:
-    """The postponement is conditional: who loses it sends nothing.
-
-    A turn that others keep changing leaves the dead letter in its queue.
-    """
+    """The postponement is conditional: who loses it sends nothing, and keeps its dead letter."""
     head = await stack.open()
     monkeypatch.setattr(DurableStorage, "postpone", AsyncMock(return_value=None))
     with pytest.raises(ConcurrencyError, match="due"):
@@ -356,10 +350,7 @@ async def used_up(stack: Repairs) -> Head:
 
 
 async def test_the_task_of_a_dead_letter_fails(stack: Repairs, caplog: Log) -> None:
-    """A used-up turn's dead letter fails the task with a fixed sentence; delivered again, nothing.
-
-    The log has its correlation id.
-    """
+    """By a fixed sentence with the log's correlation id; delivered again, nothing happens."""
     head = await used_up(stack)
     assert await stack.dead_letters.handle(body(head)) == "failed"
     failed = await stack.head(head)
@@ -376,10 +367,7 @@ async def test_the_task_of_a_dead_letter_fails(stack: Repairs, caplog: Log) -> N
 async def test_a_turn_with_attempts_left_is_due_at_once(
     stack: Repairs, attempts: int, caplog: Log
 ) -> None:
-    """Deliveries ran out, attempts did not: nothing fails, no doubled wait is waited out.
-
-    One that is overdue stays as long overdue: its HEAD is left as it is.
-    """
+    """Deliveries ran out, attempts did not: nothing fails or waits; an overdue one stays so."""
     head = await stack.open()
     assert await stack.storage.postpone(head, due_at=stack.clock.now_ms() + 3_600_000, sends=7)
     head = await stack.head(head)

@@ -179,10 +179,7 @@ def spends(tokens: int) -> Callable[[TaskContext], Awaitable[None]]:
 async def test_a_budget_ends_the_turn_before_the_next_call(
     tokens: int, settings: dict[str, Any], says: str, priced: dict[str, Any]
 ) -> None:
-    """What was paid stays, the task fails at once, and the client reads why.
-
-    Money is counted at the owner's prices, and named in their currency.
-    """
+    """What was paid stays, the task fails at once, and the client reads why, in its currency."""
     stand, head = await run(spends(tokens), **settings, **priced)
     assert (head.state, stand.script.starts) == (S.TASK_STATE_FAILED, 1)
     assert total(head.usage).tokens == tokens
