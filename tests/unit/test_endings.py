@@ -22,7 +22,7 @@ from a2a_serverless.http.intake import Wait, cancel
 from a2a_serverless.observability import metrics
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import _CANCELED, never_started
-from a2a_serverless.tasks.head import FailedBy, Head, Operation
+from a2a_serverless.tasks.head import FailedBy, Head, Operation, plain_state
 from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker import failures
@@ -99,16 +99,15 @@ async def test_dead_letters_are_counted_by_their_outcome() -> None:
     assert (told["dead_letter_failed"], told["dead_letter_dropped"]) == (True, True)
 
 
-@pytest.mark.parametrize("state", ["completed", "rejected"])
-async def test_an_end_is_counted_once(state: str) -> None:
+@pytest.mark.parametrize("state", [S.TASK_STATE_COMPLETED, S.TASK_STATE_REJECTED])
+async def test_an_end_is_counted_once(state: S) -> None:
     """The commit that ends a task is counted, and none that is refused after it."""
     repairs = Repairs()
     head = await repairs.open()
     with counted() as seen:
         await repairs.move(head, S.TASK_STATE_WORKING)
-        end = S.Value(f"TASK_STATE_{state.upper()}")
-        await asyncio.gather(*(repairs.move(head, end) for _ in range(3)), return_exceptions=True)
-    assert seen.values("TasksEnded", state=state) == [1.0]
+        await asyncio.gather(*(repairs.move(head, state) for _ in range(3)), return_exceptions=True)
+    assert seen.values("TasksEnded", state=plain_state(state)) == [1.0]
     assert len(seen.values("TimeToEnd")) == 1
 
 
