@@ -78,11 +78,7 @@ class Function:
             process = subprocess.Popen(
                 [*interpreter(), "-m", "awslambdaric", self.handler],
                 cwd=self.folder,
-                env={
-                    **self.environment(),
-                    **variables,
-                    "AWS_LAMBDA_RUNTIME_API": api.address,
-                },
+                env={**self.environment(), **variables, "AWS_LAMBDA_RUNTIME_API": api.address},
                 stdout=file,
                 stderr=file,
             )

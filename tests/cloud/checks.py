@@ -20,15 +20,7 @@ from tests.cloud import documented, kills, neighbours, updates
 from tests.cloud.deployment import ROOT, Deployment
 from tests.cloud.own import COMMAND_S, command, own
 from tests.cloud.preflight import guided, preflight
-from tests.live import (
-    files,
-    forms,
-    operations,
-    releases,
-    streams,
-    turns,
-    webhooks,
-)
+from tests.live import files, forms, operations, releases, streams, turns, webhooks
 from tests.live.account import ERRORS, Account, is_denied
 from tests.live.ground import changed
 from tests.live.subject import ENDS, Subject, ordered, require, state

@@ -58,10 +58,7 @@ async def shell(deployment: Deployment, script: str, **variables: str) -> str:
     (folder / "template.yaml").write_bytes((ROOT / "template.yaml").read_bytes())
     (folder / "samconfig.toml").write_text(
         SETTINGS.format(
-            name=deployment.name,
-            region=REGION,
-            template=deployment.template,
-            confirms="false",
+            name=deployment.name, region=REGION, template=deployment.template, confirms="false"
         ),
         encoding="utf-8",
     )

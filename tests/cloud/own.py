@@ -172,11 +172,7 @@ class Patient:
         return await self._asked("GetTask", {"id": task_id}, ENDS | {*states}, first)
 
     async def _asked(
-        self,
-        method: str,
-        params: Mapping[str, Any],
-        states: Collection[str] = (),
-        first: str = "",
+        self, method: str, params: Mapping[str, Any], states: Collection[str] = (), first: str = ""
     ) -> dict[str, Any]:
         async def look() -> dict[str, Any] | None:
             try:

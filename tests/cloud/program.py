@@ -26,12 +26,7 @@ from botocore.exceptions import BotoCoreError
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless_tools.cli.arguments import EXIT_UNUSABLE
 from a2a_serverless_tools.cloud.door import opened
-from a2a_serverless_tools.cloud.emulator import (
-    VERSION,
-    check_version,
-    free_port,
-    started,
-)
+from a2a_serverless_tools.cloud.emulator import VERSION, check_version, free_port, started
 from a2a_serverless_tools.cloud.program import EXIT_INTERRUPTED, phase, say, until_signal
 from a2a_serverless_tools.cloud.stack import PhaseError
 from tests.cloud.checks import CHECKS
@@ -151,8 +146,7 @@ async def _deployed(options: argparse.Namespace) -> AsyncIterator[Deployment]:
         if not options.keep:
             ending.callback(shutil.rmtree, folder, ignore_errors=True)
         emulator = await phase(
-            f"ministack {VERSION}",
-            ending.enter_async_context(started(folder, ports[1], PYTHON)),
+            f"ministack {VERSION}", ending.enter_async_context(started(folder, ports[1], PYTHON))
         )
         await phase("sam build", build(folder / "build", live_agent=True))
         door = await ending.enter_async_context(

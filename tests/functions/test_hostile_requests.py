@@ -425,10 +425,7 @@ class Logs:
 @pytest.mark.parametrize("about", REQUESTS)
 @pytest.mark.parametrize("function", ["ApiFunction", "StreamFunction"])
 def test_each_is_answered(
-    functions: dict[str, Ask],
-    function: str,
-    about: str,
-    monkeypatch: pytest.MonkeyPatch,
+    functions: dict[str, Ask], function: str, about: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No exception, no internal error; a refusal is logged and counted once, and has a sentence.
 
@@ -453,11 +450,7 @@ def test_each_is_answered(
 
 
 def broken(
-    function: Ask,
-    request: Request,
-    logs: Logs,
-    counted: list[tuple[str, str]],
-    known: set[str],
+    function: Ask, request: Request, logs: Logs, counted: list[tuple[str, str]], known: set[str]
 ) -> list[str]:
     """What does not hold of a request's answer, and of what is logged and counted for it."""
     counted.clear()

@@ -109,11 +109,7 @@ def test_every_method_is_throttled(transformed: Json, document: Json) -> None:
 # -- the address -----------------------------------------------------------------------------------
 
 OWN, WWW = "https://agent.example.com", "https://www.example.com/agent"
-ADDRESSES = [
-    ({}, "", STAGE_URL),
-    (DOMAIN, OWN, OWN),
-    ({**DOMAIN, "PublicUrl": WWW}, WWW, WWW),
-]
+ADDRESSES = [({}, "", STAGE_URL), (DOMAIN, OWN, OWN), ({**DOMAIN, "PublicUrl": WWW}, WWW, WWW)]
 
 
 @pytest.mark.parametrize(("parameters", "public_url", "base"), ADDRESSES)

@@ -393,11 +393,7 @@ async def test_repairs_that_fail_ring(
 
 @pytest.mark.parametrize(("failures", "rings"), [(1, set()), (3, {"SendFailuresAlarm"})])
 async def test_operations_that_cannot_be_sent_ring(
-    watched: Watched,
-    bench: Bench,
-    failures: int,
-    rings: set[str],
-    monkeypatch: pytest.MonkeyPatch,
+    watched: Watched, bench: Bench, failures: int, rings: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three sends that the queue refuses ring the alarm; one, which is repaired, does not."""
     head = await bench.send()

@@ -56,10 +56,7 @@ def statements(role: Json) -> list[tuple[str, str, set[str]]]:
     return [(s["Sid"], s["Effect"], {*act}) for s, act in zip(found, acts, strict=True)]
 
 
-SIDS = (
-    *("Tasks", "ConsumeOperations", "Line", "Files", "FindFiles"),
-    "SendOperations",
-)
+SIDS = (*("Tasks", "ConsumeOperations", "Line", "Files", "FindFiles"), "SendOperations")
 
 
 def test_a_worker_may_do_what_the_function_may(document: Json, fargate: Json) -> None:

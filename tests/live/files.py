@@ -138,8 +138,7 @@ class _Called:
         # Of an ended task a stream gives what is behind an event: here behind the first one.
         behind = {"Last-Event-ID": f"1.0.{await self._mark(task_id)}"}
         events = self.streaming.subscribe(
-            SubscribeToTaskRequest(id=task_id),
-            context=ClientCallContext(service_parameters=behind),
+            SubscribeToTaskRequest(id=task_id), context=ClientCallContext(service_parameters=behind)
         )
         readings["replay"] = _of_events([event async for event in events])
         return readings

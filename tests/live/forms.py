@@ -16,14 +16,7 @@ import httpx
 
 from tests.live import agent, operations, streams, turns, webhooks
 from tests.live.ground import changed, public_function
-from tests.live.subject import (
-    Check,
-    NotPossibleError,
-    Subject,
-    require,
-    state,
-    status_text,
-)
+from tests.live.subject import Check, NotPossibleError, Subject, require, state, status_text
 from tests.support.a2a_calls import JSONRPC, REST, Agent
 from tests.support.issuers import AUDIENCE, Issuer
 
@@ -227,8 +220,6 @@ CHECKS: Final = (
     Check("shared-turns", "ten tasks share two workers", shared),
     Check("external-workers", "a worker of this machine runs what no function takes", outside),
     Check(
-        "key-and-token",
-        "a client keeps its tasks from its key over both to tokens, and back",
-        both,
+        "key-and-token", "a client keeps its tasks from its key over both to tokens, and back", both
     ),
 )

@@ -22,15 +22,7 @@ from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.storage.codec import head_of
 from a2a_serverless.storage.dictionaries import MemoryTable, part_of
 from a2a_serverless.storage.layout import EVENTS, HEAD, INDEXES
-from a2a_serverless.storage.table import (
-    Item,
-    Key,
-    Range,
-    Table,
-    Watch,
-    Write,
-    outcome,
-)
+from a2a_serverless.storage.table import Item, Key, Range, Table, Watch, Write, outcome
 from a2a_serverless.tasks.head import Head, Operation
 from tests.model.search import SPINS, Game, Report, Step
 

@@ -20,17 +20,7 @@ from a2a_serverless.tasks.rules import canceling, check_open, requeueing
 from a2a_serverless.tasks.waits import SignalDecision
 from tests.model.scenarios import Scenario
 from tests.model.state import Move, Op, Process, Seen, Service, State, Write
-from tests.model.store import (
-    Written,
-    checked,
-    commit,
-    delivered,
-    insert,
-    named,
-    send,
-    torn,
-    wrong,
-)
+from tests.model.store import Written, checked, commit, delivered, insert, named, send, torn, wrong
 from tests.model.world import (
     GIVE_UP_S,
     LATE_MS,

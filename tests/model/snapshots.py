@@ -60,12 +60,7 @@ async def turn(desk: Desk, name: str, now_ms: int) -> Next | None:
     made = Artifact(artifact_id=name, parts=[Part(text=name)])
     commits = [
         Commit(entries=(TurnOpened(opening, Caller()),), commit_id=f"{name}.0"),
-        Commit(
-            entries=(ArtifactWritten(made),),
-            token=name,
-            claims=True,
-            commit_id=f"{name}.1",
-        ),
+        Commit(entries=(ArtifactWritten(made),), token=name, claims=True, commit_id=f"{name}.1"),
         Commit(
             entries=(StatusChanged(TaskStatus(state=ASKS)),),
             token=name,

@@ -56,15 +56,7 @@ from a2a_serverless.tasks.head import (
     state_name,
 )
 from a2a_serverless.tasks.questions import ASK, Asked, questions_of
-from a2a_serverless.tasks.rules import (
-    Commit,
-    NewTask,
-    Step,
-    Timing,
-    advance,
-    open_task,
-    postponing,
-)
+from a2a_serverless.tasks.rules import Commit, NewTask, Step, Timing, advance, open_task, postponing
 from a2a_serverless.tasks.waits import (
     SLEEP,
     Kept,

@@ -23,9 +23,7 @@ from a2a_serverless_tools.contract import ArtifactWrite
 def message(text: str = "hello", *, message_id: str | None = None) -> Message:
     """A user message of one text part."""
     return Message(
-        message_id=message_id or uuid.uuid4().hex,
-        role=Role.ROLE_USER,
-        parts=[Part(text=text)],
+        message_id=message_id or uuid.uuid4().hex, role=Role.ROLE_USER, parts=[Part(text=text)]
     )
 
 

@@ -41,17 +41,11 @@ ATTRIBUTES: st.SearchStrategy[_Typed] = st.dictionaries(NAMES, VALUES, min_size=
 BYTES = st.integers(0, 255).map(lambda byte: bytes([byte]))
 FLAGS = st.integers(0, 255)
 UNKNOWN = st.builds(
-    Unknown,
-    BYTES.filter(lambda kind: kind not in KNOWN_KINDS),
-    FLAGS,
-    st.binary(max_size=40),
+    Unknown, BYTES.filter(lambda kind: kind not in KNOWN_KINDS), FLAGS, st.binary(max_size=40)
 )
 """Entries of kinds that this release does not know."""
 DAMAGED = st.builds(
-    Unknown,
-    st.sampled_from([bytes([kind]) for kind in KNOWN_KINDS]),
-    FLAGS,
-    st.binary(max_size=40),
+    Unknown, st.sampled_from([bytes([kind]) for kind in KNOWN_KINDS]), FLAGS, st.binary(max_size=40)
 )
 """Payloads that are hardly ever those of their kind."""
 BODIES = st.one_of(

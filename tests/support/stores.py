@@ -111,12 +111,8 @@ def sql_engines() -> Iterator[Callable[[Path], Any]]:
 
 async def on_sql(engine: Any, *, poll_interval_s: float = 0.02) -> Stores:
     """The SDK's SQL stores; by default their stream polls every 0.5 s, too slowly for tests."""
-    from a2a.server.cluster.database_event_stream import (  # noqa: PLC0415
-        DatabaseTaskEventStream,
-    )
-    from a2a.server.cluster.database_task_store import (  # noqa: PLC0415
-        VersionedDatabaseTaskStore,
-    )
+    from a2a.server.cluster.database_event_stream import DatabaseTaskEventStream  # noqa: PLC0415
+    from a2a.server.cluster.database_task_store import VersionedDatabaseTaskStore  # noqa: PLC0415
     from a2a.server.tasks.database_push_notification_config_store import (  # noqa: PLC0415
         DatabasePushNotificationConfigStore,
     )
