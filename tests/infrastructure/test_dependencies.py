@@ -21,15 +21,8 @@ from a2a_serverless.errors import ConfigurationError
 from a2a_serverless_tools.cli import main
 from a2a_serverless_tools.local.http_server import HttpServer
 from a2a_serverless_tools.local.sockets import bind
-from a2a_serverless_tools.scaffold import sizes
+from a2a_serverless_tools.scaffold import sizes, source
 from a2a_serverless_tools.scaffold.dependencies import DEVELOPMENT, DEVELOPMENT_LOCK, Dependencies
-from a2a_serverless_tools.scaffold.source import (
-    AGENT_LOCK,
-    LAYER_LOCK,
-    REQUIREMENTS,
-    WORKER_LOCK,
-    source,
-)
 from tests.support.wheels import make_wheel
 
 HASH = "\\\n    --hash=sha256:"
@@ -63,7 +56,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with a layer, and wheels of its own in place of an index; not to be edited."""
     folder = tmp_path_factory.mktemp("made")
     (folder / "requirements").mkdir()
-    (folder / LAYER_LOCK).write_text(LAYER)
+    (folder / source.LAYER_LOCK).write_text(LAYER)
     (folder / "layers/runtime/a2a_serverless").mkdir(parents=True)
     wheels(folder, *WHEELS)
     wheels(folder, ("modern", "1.0"), requires_python=">=3.12")
@@ -82,7 +75,7 @@ def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def asks(folder: Path, *lines: str) -> Dependencies:
     """The dependencies of the project with these lines in requirements.in."""
-    (folder / REQUIREMENTS).write_text("\n".join(["# What the agent imports.", *lines, ""]))
+    (folder / source.REQUIREMENTS).write_text("\n".join(["# What the agent imports.", *lines, ""]))
     return Dependencies(folder)
 
 
@@ -155,7 +148,7 @@ def test_the_function_gets_what_the_layer_lacks(
     versions = (("99.0", "helper"), (__version__, "helper", "pydantic"))
     wheels(folder, *(("a2a_serverless", *version) for version in versions))
     project = locked(folder, *lines)
-    lock = (folder / AGENT_LOCK).read_text()
+    lock = (folder / source.AGENT_LOCK).read_text()
     assert [text for text in has if text not in lock] == []
     names = {line.partition("==")[0] for line in lock.splitlines() if "==" in line}
     assert names.isdisjoint({"pydantic", "protobuf", "a2a-sdk", "a2a-serverless"})
@@ -179,11 +172,11 @@ def test_a_project_locks_the_framework_for_layer_and_image(folder: Path) -> None
     """Both locks begin with the framework and its hash; the rest is the tested lock."""
     shutil.rmtree(folder / "layers")
     wheels(folder, ("a2a_serverless", __version__))
-    (folder / LAYER_LOCK).unlink()
+    (folder / source.LAYER_LOCK).unlink()
     asks(folder).lock()
 
-    for lock in (LAYER_LOCK, WORKER_LOCK):
-        own, tested = (folder / lock).read_text(), (source() / lock).read_text()
+    for lock in (source.LAYER_LOCK, source.WORKER_LOCK):
+        own, tested = (folder / lock).read_text(), (source.source() / lock).read_text()
         assert own.startswith(f"a2a-serverless=={__version__} \\\n    --hash=sha256:")
         assert own.endswith(tested)
         assert own.count("a2a-serverless") == 1
@@ -206,7 +199,7 @@ def test_wheels_of_folders_in_the_environment_are_hashed(
     monkeypatch.setenv("UV_FIND_LINKS", links[form])
     project = locked(folder, "beside")
 
-    assert "beside==1.0 \\\n    --hash=sha256:" in (folder / AGENT_LOCK).read_text()
+    assert "beside==1.0 \\\n    --hash=sha256:" in (folder / source.AGENT_LOCK).read_text()
     assert bundled(project, folder) == ["beside"]
 
 
@@ -218,7 +211,7 @@ def test_folders_are_named_from_the_current_one(
     monkeypatch.chdir(folder / "tests")
     asks(folder, "beside")
     Dependencies(folder, ["wheels"]).lock()
-    assert "beside==1.0" in (folder / AGENT_LOCK).read_text()
+    assert "beside==1.0" in (folder / source.AGENT_LOCK).read_text()
 
 
 @pytest.mark.long
@@ -253,13 +246,13 @@ def test_one_version_is_tested_and_deployed(folder: Path) -> None:
     wheels(folder, ("a2a_serverless", __version__))
     development = folder / "requirements/dev.in"
     development.write_text("# tools\npytest>=8\na2a-serverless[local]==0.1.7\n")
-    before = (folder / LAYER_LOCK).read_text()
+    before = (folder / source.LAYER_LOCK).read_text()
 
     assert refusal(asks(folder).lock).startswith(
         "requirements/dev.in names a2a-serverless[local]==0.1.7, and this is a2a-serverless"
         f" {__version__}: run `make lock`"
     )
-    assert (folder / LAYER_LOCK).read_text() == before
+    assert (folder / source.LAYER_LOCK).read_text() == before
 
 
 @pytest.mark.long
@@ -274,13 +267,13 @@ def test_a_framework_that_no_index_has_is_named(folder: Path) -> None:
 
 def test_a_file_of_windows_is_read(folder: Path) -> None:
     """Its mark of byte order and its line ends are no part of a requirement."""
-    (folder / REQUIREMENTS).write_bytes(b"\xef\xbb\xbfhelper\r\n# more\r\n")
+    (folder / source.REQUIREMENTS).write_bytes(b"\xef\xbb\xbfhelper\r\n# more\r\n")
     project = Dependencies(folder)
     project.lock()
     asks(folder, "helper").check()
 
 
-OURS = rf"{REQUIREMENTS}, line 3"
+OURS = rf"{source.REQUIREMENTS}, line 3"
 HAS = rf"and the layer of a2a-serverless {re.escape(__version__)} has"
 NO_NAME = r"is not the name of a package.*functions/worker/wheels"
 REFUSED = [
@@ -364,13 +357,13 @@ def test_what_lambda_does_not_take_is_not_locked(
     wheels(folder, ("large", "1.0", "larger"), size=3_000_000)
     wheels(folder, ("larger", "1.0"), size=5_000_000)
     locked(folder, "helper")
-    before = (folder / AGENT_LOCK).read_bytes()
+    before = (folder / source.AGENT_LOCK).read_bytes()
 
     assert refusal(asks(folder, "helper", "large").lock) == (
         "The packages take at least 8 MB and Lambda leaves 8 MB beside the layer (larger 5 MB,"
         " large 3 MB, helper 0 MB): leave something out of functions/worker/requirements.in."
     )
-    assert (folder / AGENT_LOCK).read_bytes() == before
+    assert (folder / source.AGENT_LOCK).read_bytes() == before
     locked(folder, "larger")
 
 

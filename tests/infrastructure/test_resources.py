@@ -20,12 +20,7 @@ from a2a_serverless.settings import SHARED_SPARE_S, Settings, load_settings
 from a2a_serverless.tasks.attempts import MOST_STARTS
 from a2a_serverless.tasks.head import KNOWN, state_name
 from a2a_serverless.tasks.push import PushEvents
-from a2a_serverless_tools.local.provision import (
-    Names,
-    provision,
-    queue_attributes,
-    table_definition,
-)
+from a2a_serverless_tools.local import provision
 from a2a_serverless_tools.local.sources import BATCH
 from tests.support import emulators
 from tests.support.simulation.pushing import TIMEOUT_S, WEBHOOKS_SET, stream_filter
@@ -314,7 +309,7 @@ def test_the_generated_secret_is_a_key(transformed: Json) -> None:
 
 # -- what `provision` makes, on moto ---------------------------------------------------------------
 
-NAMES = Names.with_prefix("provision-test")
+NAMES = provision.Names.with_prefix("provision-test")
 
 Clients = tuple[Any, Any]
 
@@ -361,7 +356,7 @@ def test_the_table_is_that_of_the_template(template: Template) -> None:
     deployed = template.properties("TaskTable")
     deployed["StreamSpecification"]["StreamEnabled"] = True
     made = {name: value for name, value in deployed.items() if name not in GUARDS}
-    assert unordered(table_definition()) == unordered(made)
+    assert unordered(provision.table_definition()) == unordered(made)
     assert deployed["TimeToLiveSpecification"] == {"AttributeName": "expires_at", "Enabled": True}
 
 
@@ -370,7 +365,7 @@ def test_a_queue_is_that_of_the_template(template: Template, name: str, logical_
     """Order, visibility, retention, encryption and redrive, with the parameters' defaults."""
     arns = {"DeadLetterQueue.Arn": "arn:dead", "PushDeadLetterQueue.Arn": "arn:dead"}
     deployed = template.properties(logical_id, arns)
-    made: dict[str, Any] = queue_attributes(name, "arn:dead")
+    made: dict[str, Any] = provision.queue_attributes(name, "arn:dead")
     if "RedrivePolicy" in made:
         made["RedrivePolicy"] = json.loads(made["RedrivePolicy"])
     texts = {it: str(value).lower() for it, value in deployed.items() if isinstance(value, bool)}
@@ -381,21 +376,21 @@ def test_a_queue_is_that_of_the_template(template: Template, name: str, logical_
 
 def test_provision_on_moto(moto_clients: Clients) -> None:
     """The table and the queues come to be, and a second time nothing changes."""
-    made = provision(*moto_clients, names=NAMES)
-    assert provision(*moto_clients, names=NAMES) == made
+    made = provision.provision(*moto_clients, names=NAMES)
+    assert provision.provision(*moto_clients, names=NAMES) == made
 
 
 def test_a_table_of_an_earlier_version_keeps_its_tasks(moto_clients: Clients) -> None:
     """A missing index is named with the way to add it: nothing says that the table is to go."""
     dynamodb, sqs = moto_clients
-    definition = table_definition()
+    definition = provision.table_definition()
     indexes = definition["GlobalSecondaryIndexes"]
     definition["GlobalSecondaryIndexes"] = [i for i in indexes if i["IndexName"] != "by-id"]
     attributes, own = definition["AttributeDefinitions"], {"id_key", "created_key"}
     definition["AttributeDefinitions"] = [a for a in attributes if a["AttributeName"] not in own]
     dynamodb.create_table(TableName=NAMES.table, **definition)
     with pytest.raises(ConfigurationError, match="has no index by-id yet: add it") as refused:
-        provision(dynamodb, sqs, names=NAMES)
+        provision.provision(dynamodb, sqs, names=NAMES)
     assert "delete" not in str(refused.value)
 
 
@@ -405,7 +400,7 @@ def test_a_foreign_table_or_queue_is_refused(moto_clients: Clients) -> None:
     other = {"FifoQueue": "true", "VisibilityTimeout": "1"}
     queue = sqs.create_queue(QueueName=NAMES.queue, Attributes=other)["QueueUrl"]
     with pytest.raises(ConfigurationError, match=NAMES.queue):
-        provision(dynamodb, sqs, names=NAMES)
+        provision.provision(dynamodb, sqs, names=NAMES)
     sqs.delete_queue(QueueUrl=queue)
     dynamodb.delete_table(TableName=NAMES.table)
     dynamodb.create_table(
@@ -415,12 +410,12 @@ def test_a_foreign_table_or_queue_is_refused(moto_clients: Clients) -> None:
         AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
     )
     with pytest.raises(ConfigurationError, match=NAMES.table):
-        provision(dynamodb, sqs, names=NAMES)
+        provision.provision(dynamodb, sqs, names=NAMES)
 
 
 def test_names_come_from_the_functions_variables() -> None:
     """`A2A_TABLE` and `A2A_QUEUE`, as a name or a URL, name what is made; the rest has a prefix."""
-    names = Names.from_environment(
+    names = provision.Names.from_environment(
         {"A2A_TABLE": "mine", "A2A_QUEUE": "http://127.0.0.1:1/0/mine.fifo"}
     )
     assert names.table == "mine"

@@ -6,22 +6,8 @@ import uuid
 from contextlib import suppress
 from typing import Final
 
+from a2a import types
 from a2a.client import Client, ClientConfig, ClientFactory
-from a2a.types import (
-    AgentCard,
-    CancelTaskRequest,
-    DeleteTaskPushNotificationConfigRequest,
-    GetExtendedAgentCardRequest,
-    GetTaskPushNotificationConfigRequest,
-    GetTaskRequest,
-    ListTaskPushNotificationConfigsRequest,
-    ListTasksRequest,
-    SendMessageRequest,
-    StreamResponse,
-    SubscribeToTaskRequest,
-    TaskPushNotificationConfig,
-    TaskState,
-)
 from google.protobuf.json_format import ParseDict
 
 from tests.live.subject import Check, Subject, ordered, require
@@ -56,21 +42,23 @@ def operations(binding: str, version: str) -> Check:
         card = await subject.card()
         whole, streaming = clients_of(subject, card, binding, version)
         (answer,) = await _events(whole, "say")
-        require(_state(answer) == TaskState.TASK_STATE_COMPLETED, "a send did not complete")
+        require(_state(answer) == types.TaskState.TASK_STATE_COMPLETED, "a send did not complete")
         events = await _events(streaming, "steps", count=3, gap_s=0.1)
-        require(_state(events[-1]) == TaskState.TASK_STATE_COMPLETED, "a stream did not complete")
+        require(
+            _state(events[-1]) == types.TaskState.TASK_STATE_COMPLETED, "a stream did not complete"
+        )
         require(len(events) > 1, "a stream had one event")
-        got = await whole.get_task(GetTaskRequest(id=answer.task.id))
+        got = await whole.get_task(types.GetTaskRequest(id=answer.task.id))
         require(got.id == answer.task.id, "a task was not found")
         if version == "1.0":  # 0.3 has no list of tasks
-            listed = await whole.list_tasks(ListTasksRequest(context_id=got.context_id))
+            listed = await whole.list_tasks(types.ListTasksRequest(context_id=got.context_id))
             require([t.id for t in listed.tasks] == [got.id], "a list has other tasks")
         waiting = await subject.begin("wait")
         await subject.reached(waiting, "WORKING")
         await _configurations(subject, whole, waiting)
         await _subscribed_and_canceled(streaming, waiting)
         if card.capabilities.extended_agent_card:
-            extended = await whole.get_extended_agent_card(GetExtendedAgentCardRequest())
+            extended = await whole.get_extended_agent_card(types.GetExtendedAgentCardRequest())
             require(extended.name, "the extended card has no name")
 
     proves = f"every operation of A2A {version} over {binding} is answered as it should be"
@@ -79,18 +67,18 @@ def operations(binding: str, version: str) -> Check:
 
 async def _configurations(subject: Subject, client: Client, task_id: str) -> None:
     """Set, get, list and delete. The SDK's client of 0.3 lists none over HTTP+JSON."""
-    wanted = TaskPushNotificationConfig(task_id=task_id, id="live", url=HOOK)
+    wanted = types.TaskPushNotificationConfig(task_id=task_id, id="live", url=HOOK)
     await client.create_task_push_notification_config(wanted)
     its = {"task_id": task_id, "id": "live"}
-    asked = GetTaskPushNotificationConfigRequest(**its)
+    asked = types.GetTaskPushNotificationConfigRequest(**its)
     got = await client.get_task_push_notification_config(asked)
     require(got.url == HOOK, "a push configuration came back as another")
     with suppress(NotImplementedError):
         listed = await client.list_task_push_notification_configs(
-            ListTaskPushNotificationConfigsRequest(task_id=task_id)
+            types.ListTaskPushNotificationConfigsRequest(task_id=task_id)
         )
         require(len(listed.configs) == 1, "a list lacks a push configuration")
-    deleted = DeleteTaskPushNotificationConfigRequest(**its)
+    deleted = types.DeleteTaskPushNotificationConfigRequest(**its)
     try:
         await client.delete_task_push_notification_config(deleted)
     except NotImplementedError:
@@ -99,29 +87,29 @@ async def _configurations(subject: Subject, client: Client, task_id: str) -> Non
 
 
 async def _subscribed_and_canceled(client: Client, task_id: str) -> None:
-    subscription = client.subscribe(SubscribeToTaskRequest(id=task_id))
+    subscription = client.subscribe(types.SubscribeToTaskRequest(id=task_id))
     first = await anext(subscription)
     require(first.task.id == task_id, "a subscription did not begin with its task")
-    canceled = await client.cancel_task(CancelTaskRequest(id=task_id))
+    canceled = await client.cancel_task(types.CancelTaskRequest(id=task_id))
     *_, last = [event async for event in subscription]
     states = {canceled.status.state, _state(last)}
-    require(states == {TaskState.TASK_STATE_CANCELED}, f"a cancel and its end were {states}")
+    require(states == {types.TaskState.TASK_STATE_CANCELED}, f"a cancel and its end were {states}")
 
 
-async def _events(client: Client, do: str, **order: object) -> list[StreamResponse]:
-    sent = ParseDict({"message": ordered(do, **order)}, SendMessageRequest())
+async def _events(client: Client, do: str, **order: object) -> list[types.StreamResponse]:
+    sent = ParseDict({"message": ordered(do, **order)}, types.SendMessageRequest())
     sent.message.message_id = uuid.uuid4().hex
     return [event async for event in client.send_message(sent)]
 
 
 def clients_of(
-    subject: Subject, card: AgentCard, binding: str, version: str
+    subject: Subject, card: types.AgentCard, binding: str, version: str
 ) -> tuple[Client, Client]:
     """Return the official client of one binding and version: one that waits, and one that streams.
 
     They have a connection of their own, as the SDK writes the version into its headers.
     """
-    own, http = AgentCard(), subject.connect()
+    own, http = types.AgentCard(), subject.connect()
     own.CopyFrom(card)
     del own.supported_interfaces[:]
     own.supported_interfaces.extend(
@@ -134,7 +122,7 @@ def clients_of(
     return ClientFactory(whole).create(own), ClientFactory(streaming).create(own)
 
 
-def _state(event: StreamResponse) -> TaskState:
+def _state(event: types.StreamResponse) -> types.TaskState:
     is_update = event.HasField("status_update")
     return (event.status_update if is_update else event.task).status.state
 

@@ -17,13 +17,7 @@ from typing import Any, BinaryIO, ClassVar, NamedTuple
 
 from a2a.types import Artifact, Message, Part, SendMessageRequest
 
-from a2a_serverless.errors import (
-    ConcurrencyError,
-    ConditionFailedError,
-    FencedError,
-    InvalidArgumentError,
-    TaskNotFoundError,
-)
+from a2a_serverless import errors
 from a2a_serverless.storage import layout
 from a2a_serverless.storage.blobs import MemoryBlobs
 from a2a_serverless.storage.codec import Commits
@@ -33,22 +27,7 @@ from a2a_serverless.tasks.blobs import Blob, BlobOwner, blob_of
 from a2a_serverless.tasks.entries import OFFLOAD_BYTES, ArtifactWritten, content_of, parts_of
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit, Timing
-from tests.model.programs import (
-    NOW_MS,
-    Desk,
-    ModelClock,
-    ModelTable,
-    Next,
-    Process,
-    Program,
-    Request,
-    Stage,
-    Stored,
-    Timed,
-    explored,
-    in_order,
-    marked,
-)
+from tests.model import programs
 from tests.model.search import Report, Step
 
 TASK, SCOPE = "a0", Scope.of("", "a")
@@ -74,7 +53,7 @@ _NAME: ContextVar[str] = ContextVar("_NAME")
 class ModelBlobs(MemoryBlobs):
     """Each request is asked for."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: programs.Desk) -> None:
         self.desk = desk
 
     async def put(self, blob: Blob, content: bytes | BinaryIO, media_type: str) -> None:
@@ -97,27 +76,27 @@ class ModelBlobs(MemoryBlobs):
         return deleted
 
 
-def storage_of(desk: Desk, name: str, now_ms: int) -> DurableStorage:
+def storage_of(desk: programs.Desk, name: str, now_ms: int) -> DurableStorage:
     """What the program of a process has; all that is random in it gets the process's name."""
     _NAME.set(f"{name:-<12}")
     desk.now_ms = now_ms
-    table = ModelTable(desk)
+    table = programs.ModelTable(desk)
     table.blobs = ModelBlobs(desk)
     timing = Timing(ttl_s=LIFE * DAY_MS / 1000)
-    return DurableStorage(table, scope=SCOPE, clock=ModelClock(desk), timing=timing)
+    return DurableStorage(table, scope=SCOPE, clock=programs.ModelClock(desk), timing=timing)
 
 
-async def creation(desk: Desk, name: str, now_ms: int, link: str) -> None:
+async def creation(desk: programs.Desk, name: str, now_ms: int, link: str) -> None:
     """Create the task, by a message with a file, or with a link to what is there already."""
     storage = storage_of(desk, name, now_ms)
     is_linked = link and name not in link
     part = Part(url=f"https://store/{link}") if is_linked else Part(raw=SAID)
     request = SendMessageRequest(message=Message(message_id="m", parts=[part]))
-    with suppress(InvalidArgumentError):  # there is nothing behind the link any more
+    with suppress(errors.InvalidArgumentError):  # there is nothing behind the link any more
         await storage.open_task("talk", request, task_id=TASK)
 
 
-async def attempt(desk: Desk, name: str, now_ms: int) -> None:
+async def attempt(desk: programs.Desk, name: str, now_ms: int) -> None:
     """Read the task, store a file, and name it in the commit that claims the turn."""
     storage = storage_of(desk, name, now_ms)
     log = await storage.read(TASK)
@@ -126,16 +105,18 @@ async def attempt(desk: Desk, name: str, now_ms: int) -> None:
     made = Artifact(artifact_id="made", parts=[Part(raw=MADE)])
     entries = (ArtifactWritten(await storage.offload(log.head, made)),)
     claim = Commit(entries=entries, token=name, claims=True, commit_id=name)
-    with suppress(TaskNotFoundError, ConcurrencyError, FencedError):
+    with suppress(errors.TaskNotFoundError, errors.ConcurrencyError, errors.FencedError):
         await storage.commit(log.head, claim)
 
 
-async def deletion(desk: Desk, name: str, now_ms: int) -> None:
+async def deletion(desk: programs.Desk, name: str, now_ms: int) -> None:
     """Delete the task."""
     await delete_task(storage_of(desk, name, now_ms), TASK)
 
 
-async def purge(desk: Desk, name: str, now_ms: int, limit: int, number: int = 1) -> Next | None:
+async def purge(
+    desk: programs.Desk, name: str, now_ms: int, limit: int, number: int = 1
+) -> programs.Next | None:
     """Do a step of a deletion of all that the caller has, and go on until nothing is left.
 
     Each step has a fence of its own.
@@ -144,7 +125,7 @@ async def purge(desk: Desk, name: str, now_ms: int, limit: int, number: int = 1)
     if (await delete_data(storage, limit=limit)).is_done:
         await desk.ask("done")
         return None
-    return Next("purge", (name, now_ms, limit, number + 1))
+    return programs.Next("purge", (name, now_ms, limit, number + 1))
 
 
 # -- the world -------------------------------------------------------------------------------
@@ -166,14 +147,14 @@ class Half(NamedTuple):
     """A transaction whose events are there already, and HEAD as it is to be."""
 
     process: str
-    head: Stored
+    head: programs.Stored
 
 
 class State(NamedTuple):
     """What is stored, who is at work, and what may still come."""
 
-    items: tuple[Stored, ...] = ()
-    processes: tuple[Process, ...] = ()
+    items: tuple[programs.Stored, ...] = ()
+    processes: tuple[programs.Process, ...] = ()
     blobs: tuple[Kept, ...] = ()
     half: Half | None = None
     day: int = 0
@@ -193,13 +174,13 @@ class State(NamedTuple):
 
     @property
     def now_ms(self) -> int:
-        return NOW_MS + self.day * DAY_MS
+        return programs.NOW_MS + self.day * DAY_MS
 
     @property
-    def head(self) -> Stored | None:
+    def head(self) -> programs.Stored | None:
         return next((one for one in self.items if one.key == HEAD), None)
 
-    def of(self, incarnation: str | None) -> tuple[Stored, ...]:
+    def of(self, incarnation: str | None) -> tuple[programs.Stored, ...]:
         """The items of an incarnation; of none: HEAD."""
         every = ((layout.incarnation_in(one.key.SK), one) for one in self.items)
         return tuple(one for name, one in every if name == incarnation)
@@ -214,8 +195,8 @@ _SAME: tuple[tuple[str, Any], ...] = (
             "tasks.rules.new_token",
         )
     ),
-    ("a2a_serverless.storage.changes.marked", marked),
-    ("a2a_serverless.storage.durable.marked", marked),
+    ("a2a_serverless.storage.changes.marked", programs.marked),
+    ("a2a_serverless.storage.durable.marked", programs.marked),
 )
 """What is random otherwise."""
 _SAME += (("a2a_serverless.storage.blobs.completed", lambda work: work),)
@@ -258,13 +239,13 @@ class Files:
         A purge that is done has left no upload. From every state all
         ends: deletions that have died are repeated, and at last no blob is there.
         """
-        return explored(self.world, self.same)
+        return programs.explored(self.world, self.same)
 
 
-class World(Stage[State]):
+class World(programs.Stage[State]):
     """What happens in a world, and what it promises."""
 
-    programs_of: ClassVar[tuple[Program, ...]] = (creation, attempt, deletion, purge)
+    programs_of: ClassVar[tuple[programs.Program, ...]] = (creation, attempt, deletion, purge)
     kinds: ClassVar[tuple[str, ...]] = ("creation", "attempt", "deletion", "purge")
     """What comes at any time."""
     timed: ClassVar[tuple[str, ...]] = ("attempt",)
@@ -305,7 +286,7 @@ class World(Stage[State]):
         return UPLOAD if is_left else ""
 
     def _named_by(
-        self, items: tuple[Stored, ...], incarnation: str, version: int
+        self, items: tuple[programs.Stored, ...], incarnation: str, version: int
     ) -> frozenset[str] | None:
         """The keys of what a log names; None: it lacks a commit."""
         key = (items, version)
@@ -359,11 +340,11 @@ class World(Stage[State]):
 
     def _begins(self, state: State, kind: str, name: str) -> State:
         more = {"creation": (self.files.link,), "purge": (self.files.limit,)}.get(kind, ())
-        return self.begun(state, Process(name, kind, (name, state.now_ms, *more)))
+        return self.begun(state, programs.Process(name, kind, (name, state.now_ms, *more)))
 
-    def _of_process(self, state: State, process: Process) -> Iterator[Step[State]]:
+    def _of_process(self, state: State, process: programs.Process) -> Iterator[Step[State]]:
         request = self.programs.request(process)
-        assert isinstance(request, Request)
+        assert isinstance(request, programs.Request)
         told, half = f"{process.name}: {_told(request)}", state.half
         if state.deaths:
             dead = self.gone(state._replace(deaths=state.deaths - 1), process)
@@ -376,20 +357,20 @@ class World(Stage[State]):
             return  # the table refuses it for now, and it is repeated
         yield told, self.step(state, process), True
         if is_of_head and len(request.about) > 1 and state.halves:
-            with suppress(ConditionFailedError):
+            with suppress(errors.ConditionFailedError):
                 items = self.written(state.items, request.about)
                 head = next(one for one in items if one.key == HEAD)
                 seen = [*(one for one in items if one.key != HEAD), *filter(None, [state.head])]
-                after = state._replace(items=in_order(seen), half=Half(process.name, head))
+                after = state._replace(items=programs.in_order(seen), half=Half(process.name, head))
                 yield f"{told}, but HEAD", after._replace(halves=state.halves - 1), False
 
-    def _answered(self, state: State, process: Process, half: Half) -> State:
+    def _answered(self, state: State, process: programs.Process, half: Half) -> State:
         """The state when the process of a transaction gets its answer."""
         return self.going_on(self._whole(state, half), process, "written", None)
 
     def _whole(self, state: State, half: Half) -> State:
         others = (one for one in state.items if one.key != HEAD)
-        return state._replace(items=in_order([*others, half.head]), half=None)
+        return state._replace(items=programs.in_order([*others, half.head]), half=None)
 
     def _of_time(self, state: State) -> Iterator[Step[State]]:
         is_created = any(process.program == "creation" for process in state.processes)
@@ -411,14 +392,16 @@ class World(Stage[State]):
 
     # -- requests ------------------------------------------------------------------------------
 
-    def is_at_once(self, request: Request) -> bool:
+    def is_at_once(self, request: programs.Request) -> bool:
         """Whether nothing comes in between: what it is about is in no promise."""
         if request.kind not in ("load", "write"):
             return request.kind in ("look", "done")
         keys = [getattr(one, "key", one) for one in request.about]
         return all(key.PK != PARTITION for key in keys)
 
-    def answer(self, state: State, process: Process, request: Request) -> tuple[Any, Any, State]:
+    def answer(
+        self, state: State, process: programs.Process, request: programs.Request
+    ) -> tuple[Any, Any, State]:
         about, blobs = request.about, {one.key: one for one in state.blobs}
         key: Any = ()
         answer: Any = None
@@ -447,7 +430,7 @@ class World(Stage[State]):
                 key, answer, after = super().answer(state, process, request)
                 after = _owing(state, after)
         if process.program in self.timed:  # what a deletion does does not depend on the time
-            return (key, state.day), Timed(answer, state.now_ms), after
+            return (key, state.day), programs.Timed(answer, state.now_ms), after
         return key, answer, after
 
 
@@ -471,7 +454,7 @@ def _owing(before: State, after: State) -> State:
     return after._replace(blobs=tuple(blobs))
 
 
-def _told(request: Request) -> str:
+def _told(request: programs.Request) -> str:
     match request.kind:
         case "write" | "load":
             keys = [getattr(one, "key", one) for one in request.about]

@@ -17,12 +17,7 @@ from typing import Any, NamedTuple, cast
 
 from a2a.types import Message, Part, SendMessageRequest, TaskState, TaskStatus
 
-from a2a_serverless.errors import (
-    ConcurrencyError,
-    TaskNotFoundError,
-    TaskTerminalStateError,
-    TurnFinishedError,
-)
+from a2a_serverless import errors
 from a2a_serverless.queues.fifo import FifoQueue, send_copy
 from a2a_serverless.storage import layout
 from a2a_serverless.storage.conversation import conversation_queue, join_queue, start_next_turn
@@ -61,7 +56,7 @@ DUE_MS = NOW_MS + 1_000
 LATER_MS = 3_600_000
 MOST_SENDS = 5
 """Copies of a turn after which no sweep comes: more would show that none of them helps."""
-ENDED = (TurnFinishedError, TaskNotFoundError, TaskTerminalStateError)
+ENDED = (errors.TurnFinishedError, errors.TaskNotFoundError, errors.TaskTerminalStateError)
 COMPLETED = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED), archive=True)
 
 
@@ -171,7 +166,7 @@ async def share(
         claim = Commit(claims=True, token=delivery.token, commit_id=delivery.token)
         try:
             head = await office.storage.commit(head, claim)
-        except (*ENDED, ConcurrencyError) as error:
+        except (*ENDED, errors.ConcurrencyError) as error:
             return Next("close", (delivery, isinstance(error, ENDED), head.turn.has_share))
     if head.turn.has_share or is_sign:
         await shares.beside(handle, asyncio.Event(), is_late=is_sign)
@@ -191,7 +186,7 @@ async def agent(
     end = Commit(entries=(COMPLETED,), token=token, claims=not is_claimed, commit_id=token)
     try:
         await Office(desk, delivery.task).storage.commit(head, end)
-    except (*ENDED, ConcurrencyError) as error:
+    except (*ENDED, errors.ConcurrencyError) as error:
         is_done = isinstance(error, ENDED)
     return Next("close", (delivery, is_done, refills))
 

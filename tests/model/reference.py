@@ -8,18 +8,7 @@ from dataclasses import dataclass, field
 from a2a.types import Artifact, Message, Part, Task, TaskArtifactUpdateEvent, TaskStatus
 from google.protobuf.struct_pb2 import Struct
 
-from a2a_serverless.tasks.entries import (
-    ArtifactWritten,
-    Entry,
-    MessageAppended,
-    MetadataMerged,
-    Recorded,
-    Replied,
-    Restarted,
-    StatusChanged,
-    TurnEnded,
-    TurnOpened,
-)
+from a2a_serverless.tasks import entries
 from a2a_serverless.tasks.fold import Event, Record
 from a2a_serverless.tasks.head import TERMINAL
 
@@ -63,7 +52,7 @@ def recorded_at(records: Sequence[Record], turn_base: int) -> int:
     )
 
 
-def journal(records: Sequence[Record], code_base: int, last: int) -> list[Entry]:
+def journal(records: Sequence[Record], code_base: int, last: int) -> list[entries.Entry]:
     """Return what another attempt finds of steps, and of what was said beside them.
 
     Also in the turns before, at whose ends the same code has asked its client; up to a version, and
@@ -77,7 +66,7 @@ def journal(records: Sequence[Record], code_base: int, last: int) -> list[Entry]
 
 def _from_outside(record: Record) -> bool:
     steps = record.entries if record.token is None else ()
-    return any(isinstance(each, Recorded) for each in steps)
+    return any(isinstance(each, entries.Recorded) for each in steps)
 
 
 def beginnings(records: Sequence[Record], turn_base: int) -> int:
@@ -87,10 +76,12 @@ def beginnings(records: Sequence[Record], turn_base: int) -> int:
     return 1 + sum(after < before for before, after in lasts)
 
 
-def of_journal(entry: Entry) -> bool:
+def of_journal(entry: entries.Entry) -> bool:
     """Whether an attempt looks for the entry when its code runs again."""
-    is_said = isinstance(entry, StatusChanged | ArtifactWritten) and entry.outside_steps
-    return is_said or isinstance(entry, Recorded)
+    is_said = (
+        isinstance(entry, entries.StatusChanged | entries.ArtifactWritten) and entry.outside_steps
+    )
+    return is_said or isinstance(entry, entries.Recorded)
 
 
 def watched(task: Task, events: Sequence[Event], *, restored: int | None) -> None:
@@ -113,8 +104,8 @@ def _own(records: Sequence[Record], turn_base: int) -> list[Record]:
     return [record for record in own if record.token is not None]
 
 
-def _steps(record: Record) -> list[Recorded]:
-    return [entry for entry in record.entries if isinstance(entry, Recorded)]
+def _steps(record: Record) -> list[entries.Recorded]:
+    return [entry for entry in record.entries if isinstance(entry, entries.Recorded)]
 
 
 def counting(records: Sequence[Record]) -> Iterator[Record]:
@@ -130,29 +121,29 @@ def counting(records: Sequence[Record]) -> Iterator[Record]:
             yield record
 
 
-def _restarts(record: Record) -> Iterator[Restarted]:
-    return (entry for entry in record.entries if isinstance(entry, Restarted))
+def _restarts(record: Record) -> Iterator[entries.Restarted]:
+    return (entry for entry in record.entries if isinstance(entry, entries.Restarted))
 
 
-def _tell(told: Shown, entry: Entry) -> None:
+def _tell(told: Shown, entry: entries.Entry) -> None:
     task = told.task
     match entry:
-        case TurnOpened(request, _):
+        case entries.TurnOpened(request, _):
             _archive(task)
             task.history.append(request.message)
             task.history[-1].task_id, task.history[-1].context_id = task.id, task.context_id
-        case MessageAppended(message):
+        case entries.MessageAppended(message):
             task.history.append(message)
-        case StatusChanged(status, metadata, archive):
+        case entries.StatusChanged(status, metadata, archive):
             if archive:
                 _archive(task)
             task.status.CopyFrom(status)
             _merge(task.metadata, metadata or Struct())
             if status.state in TERMINAL:
                 _end(told, task.artifacts)
-        case TurnEnded():
+        case entries.TurnEnded():
             _end(told, task.artifacts)
-        case ArtifactWritten(artifact, append, last_chunk, _):
+        case entries.ArtifactWritten(artifact, append, last_chunk, _):
             number = _write(task, artifact, append=append)
             cuts = told.cuts.setdefault(artifact.artifact_id, set())
             if number:
@@ -161,9 +152,9 @@ def _tell(told: Shown, entry: Entry) -> None:
                 cuts.clear()
             if last_chunk:
                 _end(told, [it for it in task.artifacts if it.artifact_id == artifact.artifact_id])
-        case MetadataMerged(metadata):
+        case entries.MetadataMerged(metadata):
             _merge(task.metadata, metadata)
-        case Replied(message):
+        case entries.Replied(message):
             told.reply = message
 
 

@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
-from a2a_serverless.tasks.attempts import (
-    DeadLetterDecision,
-    RetryPolicy,
-    is_given_up,
-    on_dead_letter,
-    overdue_cancel,
-    overdue_question,
-    overdue_turn,
-    repeated_turn,
-)
+from a2a_serverless.tasks import attempts
 from a2a_serverless.tasks.head import ASLEEP, INTERRUPTED, Head
 from a2a_serverless.tasks.rules import canceling, check_open, requeueing
 from a2a_serverless.tasks.waits import SignalDecision
@@ -47,7 +38,7 @@ class Services:
     def __init__(self, world: World, scenario: Scenario) -> None:
         self._world = world
         self._scenario = scenario
-        self._policy = RetryPolicy(max_attempts=scenario.attempts)
+        self._policy = attempts.RetryPolicy(max_attempts=scenario.attempts)
 
     def moves(self, state: State) -> Iterator[Move]:
         """Yield what the services can do next, and what can happen to them."""
@@ -159,7 +150,7 @@ class Services:
         """The client repeats its latest message: its turn, if it waits, is sent once more."""
         assert state.head is not None
         head = state.head.head
-        params = repeated_turn(head, head.next_turn or head.turn.number)
+        params = attempts.repeated_turn(head, head.next_turn or head.turn.number)
         if params is not None:
             op = op_of("run", params)
             after = send(state.spent("retries"), op)
@@ -340,8 +331,8 @@ class Services:
         if (seen := state.head) is None:
             return
         for is_overdue, phase, what in (
-            (overdue_cancel, "end", "cancel"),
-            (overdue_question, "late", "question"),
+            (attempts.overdue_cancel, "end", "cancel"),
+            (attempts.overdue_question, "late", "question"),
         ):
             if is_overdue(seen.head, now_ms=LATE_MS):
                 after = state._replace(sweeper=Process(phase, inc_of(seen.head), seen=seen))
@@ -359,11 +350,11 @@ class Services:
 
     def _sweep_turn(self, state: State) -> Iterator[Move]:
         head = state.head.head if state.head else None
-        params = overdue_turn(head, now_ms=LATE_MS)
+        params = attempts.overdue_turn(head, now_ms=LATE_MS)
         if params is None or head is None or head.turn.parked or self._scenario.unswept:
             return  # what is left is the line's
-        is_given_up = self._is_given_up(state, head)
-        if head.turn.resends >= SENDS and not is_given_up:
+        gives_up = self._is_given_up(state, head)
+        if head.turn.resends >= SENDS and not gives_up:
             return
         is_needed = not (
             state.queue
@@ -376,7 +367,7 @@ class Services:
             return
         seen, state = state.head, state if is_needed else state.spent("hasty")
         op = op_of("run", params)
-        if is_given_up:
+        if gives_up:
             after = state._replace(sweeper=Process("give up", op.inc, seen=seen))
             label = "a sweep: finds a turn that nobody has claimed"
             yield Move(label, after, is_fair=is_needed)
@@ -387,7 +378,7 @@ class Services:
 
     def _is_given_up(self, state: State, head: Head) -> bool:
         now_ms = LATE_MS if state.late == (inc_of(head), head.turn.number) else NOW_MS
-        return is_given_up(head, opened_at=NOW_MS, now_ms=now_ms, give_up_s=GIVE_UP_S)
+        return attempts.is_given_up(head, opened_at=NOW_MS, now_ms=now_ms, give_up_s=GIVE_UP_S)
 
     def _postpone(self, state: State, process: Process) -> Move:
         op, seen = present(process.op), present(process.seen)
@@ -453,11 +444,11 @@ class Services:
         seen = state.head
         operation = operation_of(present(process.op))
         head = seen.head if seen else None
-        wanted = on_dead_letter(head, operation, retry=self._policy)
+        wanted = attempts.on_dead_letter(head, operation, retry=self._policy)
         after = process._replace(
             phase=_AFTER[wanted],
-            seen=None if wanted is DeadLetterDecision.DROP else seen,
-            cancels=wanted is DeadLetterDecision.CANCEL,
+            seen=None if wanted is attempts.DeadLetterDecision.DROP else seen,
+            cancels=wanted is attempts.DeadLetterDecision.CANCEL,
         )
         label = f"dead letters: reads HEAD, decides to {wanted.value}"
         return Move(label, state._replace(undertaker=after))
@@ -493,11 +484,11 @@ _SENDS = {"send", "ask", "resend"}
 """Phases whose only request is one to the queue."""
 
 _AFTER = {
-    DeadLetterDecision.DROP: "done",
-    DeadLetterDecision.LEAVE: "done",
-    DeadLetterDecision.RESEND: "due",
-    DeadLetterDecision.CANCEL: "end",
-    DeadLetterDecision.FAIL: "end",
+    attempts.DeadLetterDecision.DROP: "done",
+    attempts.DeadLetterDecision.LEAVE: "done",
+    attempts.DeadLetterDecision.RESEND: "due",
+    attempts.DeadLetterDecision.CANCEL: "end",
+    attempts.DeadLetterDecision.FAIL: "end",
 }
 
 

@@ -25,18 +25,7 @@ from a2a_serverless.tasks.entries import ArtifactWritten, Caller, StatusChanged,
 from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
-from tests.model.blobs import (
-    SCOPE,
-    TASK,
-    Files,
-    Kept,
-    State,
-    World,
-    creation,
-    deletion,
-    purge,
-    storage_of,
-)
+from tests.model import blobs
 from tests.model.programs import Desk, ModelClock, Next, Process, Request
 from tests.support.queues import done
 
@@ -51,8 +40,8 @@ T = TypeVar("T")
 
 async def turn(desk: Desk, name: str, now_ms: int) -> Next | None:
     """Accept a message if the task waits for one; claim the turn and write, end it, go on."""
-    storage = storage_of(desk, name, now_ms)
-    log = await storage.read(TASK, is_whole=False)
+    storage = blobs.storage_of(desk, name, now_ms)
+    log = await storage.read(blobs.TASK, is_whole=False)
     if log is None:
         return None
     head = log.head
@@ -77,12 +66,12 @@ async def turn(desk: Desk, name: str, now_ms: int) -> Next | None:
 
 async def snapshot(desk: Desk, name: str, now_ms: int, head: Head) -> None:
     """Do what a worker does after a turn."""
-    await take_snapshot(storage_of(desk, name, now_ms), head)
+    await take_snapshot(blobs.storage_of(desk, name, now_ms), head)
 
 
 async def reading(desk: Desk, name: str, now_ms: int) -> None:
     """Read the task, with a snapshot if there is one."""
-    log = await storage_of(desk, name, now_ms).read(TASK, is_whole=False)
+    log = await blobs.storage_of(desk, name, now_ms).read(blobs.TASK, is_whole=False)
     await desk.ask("read", log and (log.head, _seen(log)))
 
 
@@ -99,7 +88,7 @@ async def _at_once(function: Callable[..., T], *args: Any) -> T:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Turns(Files):
+class Turns(blobs.Files):
     """One small world of a task that has snapshots: each turn wants one.
 
     Besides the promises of `Files`: with a snapshot a live task reads as its whole log does, also
@@ -111,14 +100,14 @@ class Turns(Files):
     turns: int = 2
     readings: int = 0
     same: ClassVar[tuple[tuple[str, Any], ...]] = (
-        *Files.same,
+        *blobs.Files.same,
         ("a2a_serverless.tasks.rules.SNAPSHOT_BYTES", 1),
         ("a2a_serverless.storage.durable._NEWEST", 3),
         ("asyncio.to_thread", _at_once),
         ("tests.model.blobs.SAID", b"said"),
     )
 
-    def world(self) -> World:
+    def world(self) -> blobs.World:
         return _World(self)
 
 
@@ -129,20 +118,20 @@ class _Stored(MemoryBlobs):
         self._contents = contents
 
 
-class _World(World):
-    programs_of = (creation, turn, snapshot, reading, deletion, purge)
+class _World(blobs.World):
+    programs_of = (blobs.creation, turn, snapshot, reading, blobs.deletion, blobs.purge)
     kinds = ("creation", "turn", "reading", "deletion")
     timed = ("turn", "snapshot", "reading")
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: blobs.Files) -> None:
         super().__init__(files)
         self._read: dict[Any, bool] = {}
 
-    def comes(self, state: State, kind: str) -> bool:
+    def comes(self, state: blobs.State, kind: str) -> bool:
         """A creation comes only if there is no task, all else only if there is one."""
         return (_live(state) is None) == (kind == "creation")
 
-    def wrong(self, state: State) -> str:
+    def wrong(self, state: blobs.State) -> str:
         if state.is_misread:
             return MISREAD
         if (head := _live(state)) is not None:
@@ -158,25 +147,27 @@ class _World(World):
             return LITTER
         return super().wrong(state)
 
-    def _reads_alike(self, state: State) -> bool:
+    def _reads_alike(self, state: blobs.State) -> bool:
         """Whether a reader gets the same with a snapshot and without."""
         if (key := state.items) not in self._read:
             desk = Desk(())
             desk.now_ms = state.now_ms
             table = self.table(state.items)
             table.blobs = _Stored(self.contents)
-            storage = DurableStorage(table, scope=SCOPE, clock=ModelClock(desk))
-            logs = [done(storage.read(TASK, is_whole=one)) for one in (False, True)]
+            storage = DurableStorage(table, scope=blobs.SCOPE, clock=ModelClock(desk))
+            logs = [done(storage.read(blobs.TASK, is_whole=one)) for one in (False, True)]
             log, whole = (log and _seen(log) for log in logs)
             self._read[key] = log is not None and log == whole
         return self._read[key]
 
-    def answer(self, state: State, process: Process, request: Request) -> tuple[Any, Any, State]:
+    def answer(
+        self, state: blobs.State, process: Process, request: Request
+    ) -> tuple[Any, Any, blobs.State]:
         if request.kind == "read":
             return (), None, state._replace(is_misread=self._is_misread(state, request.about))
         return super().answer(state, process, request)
 
-    def _is_misread(self, state: State, read: tuple[Head, Any] | None) -> bool:
+    def _is_misread(self, state: blobs.State, read: tuple[Head, Any] | None) -> bool:
         """Whether a reader has got what was not stored, or nothing of a task that was there."""
         if read is None:
             return _live(state) is not None and state.deletions == self.files.deletions
@@ -196,13 +187,13 @@ class _World(World):
         return is_forgotten or request.kind in ("load", "read") or super().is_at_once(request)
 
 
-def _live(state: State) -> Head | None:
+def _live(state: blobs.State) -> Head | None:
     """HEAD of the task, if there is one."""
     head = None if state.head is None else state.head.head
     return None if head is None or head.has_expired(state.now_ms) else head
 
 
-def _is_litter(blob: Kept, state: State) -> bool:
+def _is_litter(blob: blobs.Kept, state: blobs.State) -> bool:
     """Whether a blob is a snapshot that no one will delete but the store's rule.
 
     What a task had when the table has forgotten it is left to the rule, too.

@@ -14,46 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from a2a_serverless.tasks.attempts import (
-    CancelDecision,
-    DeliveryDecision,
-    FailureDecision,
-    RefusalDecision,
-    RetryPolicy,
-    ReturnDecision,
-    attempts_started,
-    goes_on,
-    is_stale,
-    lease_end,
-    may_give_up,
-    may_park,
-    on_cancel,
-    on_current_turn,
-    on_delivery,
-    on_failure,
-    on_lost_claim,
-    on_refusal,
-    on_return,
-    waits_behind,
-)
+from a2a_serverless.tasks import attempts
 from a2a_serverless.tasks.head import ASKED, ASLEEP, HANDOVER, AttemptEnd
 from a2a_serverless.tasks.rules import parking, releasing, renewing
+from tests.model import store
 from tests.model.scenarios import Scenario
 from tests.model.state import IDLE, Move, Op, Plan, Seen, State, Worker, Write
-from tests.model.store import (
-    acknowledge,
-    checked,
-    commit,
-    give_back,
-    has_run_out,
-    is_applied,
-    named,
-    next_token,
-    send,
-    torn,
-    with_worker,
-    wrong,
-)
 from tests.model.world import (
     NOW_MS,
     TIMING,
@@ -73,7 +39,7 @@ MOST_REFUSED = 1
 """How often a turn that has to run alone may be given back: with the receive of the worker that has
 died, and that of the one that starts it, it is received three times."""
 LOST_SIGNAL = "a signal that was taken is lost"
-LEASE_END = lease_end(NOW_MS, TIMING)
+LEASE_END = attempts.lease_end(NOW_MS, TIMING)
 
 
 class At(NamedTuple):
@@ -100,17 +66,17 @@ class At(NamedTuple):
 
     def to(self, **changes: Any) -> State:
         """The state once the worker has other values."""
-        return with_worker(self.state, self.place, self.worker._replace(**changes))
+        return store.with_worker(self.state, self.place, self.worker._replace(**changes))
 
     def idle(self) -> State:
         """The worker has let go of its delivery; the message comes again."""
-        return with_worker(give_back(self.state, self.worker), self.place, IDLE)
+        return store.with_worker(store.give_back(self.state, self.worker), self.place, IDLE)
 
     def anew(self) -> State:
         """The worker has the same delivery, at its beginning, and another token."""
-        token = next_token(self.state, self.worker.token[:1] or self.letter)
+        token = store.next_token(self.state, self.worker.token[:1] or self.letter)
         worker = IDLE._replace(phase="load", op=self.worker.op, receives=self.worker.receives)
-        return with_worker(self.state, self.place, worker._replace(token=token))
+        return store.with_worker(self.state, self.place, worker._replace(token=token))
 
     def at(self, **changes: Any) -> At:
         """The worker in a state with other values."""
@@ -120,12 +86,12 @@ class At(NamedTuple):
         return self._replace(state=self.state.spent(kind))
 
     def wrong(self, promise: str) -> At:
-        return self._replace(state=wrong(self.state, promise))
+        return self._replace(state=store.wrong(self.state, promise))
 
     @property
     def is_lost(self) -> bool:
         """Its delivery cannot be extended: it has run out, or the queue does not answer."""
-        return self.state.outage == "queue" or has_run_out(self.state, self.worker)
+        return self.state.outage == "queue" or store.has_run_out(self.state, self.worker)
 
 
 class Attempts:
@@ -134,7 +100,7 @@ class Attempts:
     def __init__(self, world: World, scenario: Scenario) -> None:
         self._world = world
         self._scenario = scenario
-        self._retry = RetryPolicy(max_attempts=scenario.attempts)
+        self._retry = attempts.RetryPolicy(max_attempts=scenario.attempts)
 
     def moves(self, state: State) -> Iterator[Move]:
         """Yield what a worker can do next, and what can happen to it."""
@@ -142,8 +108,8 @@ class Attempts:
             if worker.phase == "idle":
                 continue
             at = At(state, index, worker)
-            goes_on = worker.phase == "over" and worker.behind is not None
-            if state.outage == "table" and (goes_on or worker.phase not in _SENDS):
+            is_behind = worker.phase == "over" and worker.behind is not None
+            if state.outage == "table" and (is_behind or worker.phase not in _SENDS):
                 yield at.moves("gets no answer of the table, gives up", at.idle())
             else:
                 yield from self._steps(at)
@@ -183,9 +149,9 @@ class Attempts:
         if budget.neighbours and self._has_neighbours(at.worker):
             after = self._bereft(at.spent("neighbours"))
             yield at.moves("DIES of a neighbour", after, is_fair=False)
-        if budget.twice and not has_run_out(at.state, at.worker):
+        if budget.twice and not store.has_run_out(at.state, at.worker):
             label = f"queue: VISIBILITY RUNS OUT under worker {at.letter}"
-            yield Move(label, give_back(at.state.spent("twice"), at.worker), is_fair=False)
+            yield Move(label, store.give_back(at.state.spent("twice"), at.worker), is_fair=False)
 
     # -- a delivery ----------------------------------------------------------------------------
 
@@ -194,7 +160,7 @@ class Attempts:
         seen, is_first = at.state.head, at.op.kind == "run" and at.worker.receives == 1
         if seen is None or not at.state.budget.leaves or at.op.alone or not is_first:
             return
-        if may_park(seen.head, params_of(at.op)):
+        if attempts.may_park(seen.head, params_of(at.op)):
             after = at.spent("leaves").to(phase="stand", seen=seen)
             yield at.moves("comes late, reads HEAD", after, is_fair=False)
 
@@ -205,7 +171,7 @@ class Attempts:
         if left is None:
             return at.moves("was refused, goes on", at.to(phase="load", seen=None))
         after = at.at(head=left).to(phase="over", seen=None)
-        return at.moves("leaves the turn in the table", checked(self._world, after))
+        return at.moves("leaves the turn in the table", store.checked(self._world, after))
 
     def _read(self, at: At) -> At | None:
         """HEAD and log, and what its agent sees of the task; None where that is gone."""
@@ -215,8 +181,8 @@ class Attempts:
         head = seen.head
         worker = at.worker._replace(
             seen=seen,
-            turn=on_current_turn(params_of(op), head).turn,
-            behind=seen if waits_behind(head, operation_of(op)) else None,
+            turn=attempts.on_current_turn(params_of(op), head).turn,
+            behind=seen if attempts.waits_behind(head, operation_of(op)) else None,
             script=self._world.script(seen, at.state.log),
             knows=head.version,
         )
@@ -228,14 +194,14 @@ class Attempts:
         if read is None:
             return at.moves("finds no task", at.to(phase="over"))
         at, head, operation = read, read.seen.head, operation_of(read.op)
-        wanted = on_delivery(
+        wanted = attempts.on_delivery(
             head,
             operation,
             receives=at.worker.receives + at.op.alone,
             has_neighbours=self._has_neighbours(at.worker),
         )
         did = f"reads HEAD and log, decides to {wanted.value}"
-        if wanted is DeliveryDecision.DROP:
+        if wanted is attempts.DeliveryDecision.DROP:
             return at.moves(did, at.to(phase="over"))
         if wanted in _NOT_HERE:
             return at.moves(did, self._leave(at, wanted))
@@ -245,12 +211,12 @@ class Attempts:
             return at.moves(f"{did}, gives up", at.to(phase="fail", token=""))
         if at.is_lost:
             return at.moves("cannot keep its delivery", at.idle())
-        if wanted is DeliveryDecision.CANCEL:
-            way = on_cancel(head, operation)
-            if way is CancelDecision.ALONE and _was_worked_on(at):
+        if wanted is attempts.DeliveryDecision.CANCEL:
+            way = attempts.on_cancel(head, operation)
+            if way is attempts.CancelDecision.ALONE and _was_worked_on(at):
                 at = at.wrong("an agent is not told that its task is canceled")
             return at.moves(did, _canceling(at, way))
-        if wanted is DeliveryDecision.CLAIM:
+        if wanted is attempts.DeliveryDecision.CLAIM:
             return at.moves(did, at.to(phase="claim", goal="run"))
         return at.moves(did, self._started(at).to(phase="run"))
 
@@ -264,19 +230,21 @@ class Attempts:
         did = "sends the operation to the quarantine queue"
         if at.state.outage == "queue":
             return at.moves(f"{did}, and gets no answer", at.idle())
-        sent = send(at.state, at.op._replace(alone=True))
+        sent = store.send(at.state, at.op._replace(alone=True))
         return at.moves(did, at._replace(state=sent).to(phase="over"))
 
     @staticmethod
-    def _leave(at: At, wanted: DeliveryDecision) -> State:
+    def _leave(at: At, wanted: attempts.DeliveryDecision) -> State:
         """Leave a turn that has to run alone: begin to pass it on, or give it back once more."""
-        if wanted is DeliveryDecision.QUARANTINE:
+        if wanted is attempts.DeliveryDecision.QUARANTINE:
             if at.seen.head.turn.released is not None:
                 at = at.wrong("a turn that was given back runs alone")
             return at.to(phase="pass on", seen=None)
         at = at.at(refused=at.state.refused + 1)
         if at.state.refused > MOST_REFUSED:
-            return wrong(at.state, "a turn that has to run alone is received, and does not start")
+            return store.wrong(
+                at.state, "a turn that has to run alone is received, and does not start"
+            )
         return at.idle()
 
     @staticmethod
@@ -288,7 +256,7 @@ class Attempts:
             return after
         turn = inc_of(head), head.turn.number
         if after.bereft == turn:
-            return wrong(after, "a turn loses a second worker to its neighbours")
+            return store.wrong(after, "a turn loses a second worker to its neighbours")
         return after._replace(bereft=turn)
 
     def _started(self, at: At) -> At:
@@ -318,12 +286,12 @@ class Attempts:
             head = None if at.state.head is None else at.state.head.head
             is_its_own = head is not None and inc_of(head) == at.op.inc
             worked_on = at.worker.behind.head
-            if goes_on(head if is_its_own else None, worked_on=worked_on):
+            if attempts.goes_on(head if is_its_own else None, worked_on=worked_on):
                 return at.moves("goes on with the next turn", at.anew())
             return at.moves("finds the same turn, ends", at.to(behind=None))
         if at.state.outage == "queue":
             return at.moves("acknowledges, and the queue does not answer", at.idle())
-        after = with_worker(acknowledge(at.state, at.worker), at.place, IDLE)
+        after = store.with_worker(store.acknowledge(at.state, at.worker), at.place, IDLE)
         return at.moves("acknowledges", after)
 
     @staticmethod
@@ -334,25 +302,25 @@ class Attempts:
         """
         turn = at.seen.head.turn
         copy = Op("run", at.op.inc, turn.number, turn.sends)
-        did = f"sends {named(copy)}"
+        did = f"sends {store.named(copy)}"
         if at.state.outage == "queue":
             is_left = turn.number == at.worker.turn
             after = at.idle() if is_left else at.to(phase="over")
             return at.moves(f"{did}, and gets no answer", after)
-        return at.moves(did, at._replace(state=send(at.state, copy)).to(phase="over"))
+        return at.moves(did, at._replace(state=store.send(at.state, copy)).to(phase="over"))
 
     # -- commits -------------------------------------------------------------------------------
 
     def _commit(self, at: At, plan: Plan) -> Iterator[Move]:
         runs, budget = at.worker.phase == "run", at.state.budget
-        made = commit(self._world, at.state, at.seen, plan.write, at.letter, runs=runs)
+        made = store.commit(self._world, at.state, at.seen, plan.write, at.letter, runs=runs)
         if isinstance(made, Refusal):
             yield self._refused(at, plan.label, plan, made)
         else:
             after = self._succeeded(at._replace(state=made.state), plan, made.head)
             yield at.moves(plan.label, after)
             if budget.torn and at.state.head is not None:
-                seen_in_part = torn(after, at.state.head)
+                seen_in_part = store.torn(after, at.state.head)
                 yield at.moves(f"{plan.label}, visible item by item", seen_in_part, is_fair=False)
         if budget.unanswered:
             did, spent = f"{plan.label}, NO ANSWER", at.spent("unanswered")
@@ -386,12 +354,14 @@ class Attempts:
         """The same request once more, and the log where its condition fails."""
         plan, seen = present(at.worker.unsure), at.seen
         did, runs = f"asks again whether it {plan.label}", plan.phase == "run"
-        made = commit(self._world, at.state, seen, plan.write, at.letter, runs=runs)
+        made = store.commit(self._world, at.state, seen, plan.write, at.letter, runs=runs)
         if not isinstance(made, Refusal):
             after = self._succeeded(at._replace(state=made.state), plan, made.head)
             return at.moves(did, after)
         step = self._world.advance(seen, plan.write, at.letter)
-        if not isinstance(step, Refusal) and is_applied(self._world, at.state, seen, at.letter):
+        if not isinstance(step, Refusal) and store.is_applied(
+            self._world, at.state, seen, at.letter
+        ):
             return at.moves(f"{did}: yes", self._succeeded(at, plan, step[0]))
         return self._refused(at._replace(worker=at.worker._replace(unsure=None)), did, plan, made)
 
@@ -409,28 +379,28 @@ class Attempts:
         """Whether the title to the turn still holds on HEAD as it is now."""
         did, worker, newer = "was refused, reads HEAD", at.worker, at.state.head
         title = self._title(worker, newer, phase)
-        if title is RefusalDecision.OVER:
+        if title is attempts.RefusalDecision.OVER:
             return at.moves(did, at.to(phase="over"))
-        if title is RefusalDecision.FENCED:
+        if title is attempts.RefusalDecision.FENCED:
             return at.moves(f"{did}, stops", at.idle())
         head = present(newer).head
-        if phase == "claim" and is_stale(at.seen.head, head):
+        if phase == "claim" and attempts.is_stale(at.seen.head, head):
             return at.moves(f"{did}, reads again", at.anew())
         is_its_own = bool(worker.token) and head.turn.token == worker.token
         claimed = worker.claimed or is_its_own
         return at.moves(did, at.to(seen=newer, phase=phase, claimed=claimed))
 
-    def _title(self, worker: Worker, newer: Seen | None, phase: str) -> RefusalDecision:
+    def _title(self, worker: Worker, newer: Seen | None, phase: str) -> attempts.RefusalDecision:
         head = newer.head if newer else None
         params = params_of(Op("run", worker.op.inc if worker.op else 0, worker.turn))
         if phase == "claim":
             is_alone = not self._has_neighbours(worker)
-            return on_lost_claim(head, params, self._retry, is_alone=is_alone)
+            return attempts.on_lost_claim(head, params, self._retry, is_alone=is_alone)
         if phase == "fail" and not worker.token:
             seen = present(worker.seen).head
-            may = head is not None and may_give_up(head, params, seen=seen)
-            return RefusalDecision.REBASE if may else RefusalDecision.OVER
-        return on_refusal(head, params, token=worker.token or None)
+            may = head is not None and attempts.may_give_up(head, params, seen=seen)
+            return attempts.RefusalDecision.REBASE if may else attempts.RefusalDecision.OVER
+        return attempts.on_refusal(head, params, token=worker.token or None)
 
     # -- the thread beside the agent's loop ----------------------------------------------------
 
@@ -453,12 +423,12 @@ class Attempts:
     def _heartbeat(self, at: At) -> Seen | None:
         """The HEAD on which the heartbeat claims, if its attempt may still write."""
         title = self._title(at.worker, at.state.head, "run")
-        return at.state.head if title is RefusalDecision.REBASE else None
+        return at.state.head if title is attempts.RefusalDecision.REBASE else None
 
     def _claim_beside(self, at: At, label: str) -> Move:
         """The heartbeat does not know what its attempt has committed, and claims anyway."""
         write, seen = Write((), at.worker.token, claims=True), present(at.worker.heartbeat)
-        made = commit(self._world, at.state, seen, write, "heartbeat", runs=True)
+        made = store.commit(self._world, at.state, seen, write, "heartbeat", runs=True)
         if isinstance(made, Refusal):
             again = at.to(heartbeat=self._heartbeat(at))
             return Move(f"{label}, REFUSED: {made.value}", again)
@@ -468,7 +438,9 @@ class Attempts:
         """One conditional write on HEAD, whatever was committed since the lease was looked at."""
         after, change = at.to(renews=None), {"token": at.worker.token, "due_at": LEASE_END}
         renewed = self._world.changed(at.state.head, seen, renewing, **change)
-        return after if renewed is None else checked(self._world, after._replace(head=renewed))
+        return (
+            after if renewed is None else store.checked(self._world, after._replace(head=renewed))
+        )
 
     # -- the agent -----------------------------------------------------------------------------
 
@@ -518,7 +490,11 @@ class Attempts:
             yield self._asks(at, texts[first:], end)
         elif may_end:
             write = Write((*texts[first:], end), token, claims=must_claim)
-            then = "over" if on_return(state_of(end)) is ReturnDecision.ENDED else "run"
+            then = (
+                "over"
+                if attempts.on_return(state_of(end)) is attempts.ReturnDecision.ENDED
+                else "run"
+            )
             label = f"commits {'the rest and ' if left else ''}{end}"
             yield Plan(label, write, "run", then, len(texts) + 1, returns=then == "over")
         if left < 0:
@@ -577,8 +553,8 @@ class Attempts:
         worker = at.worker
         if not at.state.budget.raises or worker.seen is None:
             return
-        attempts = attempts_started(worker.seen.head, is_claimed=worker.claimed)
-        is_again = on_failure(attempts, self._retry) is FailureDecision.AGAIN
+        started = attempts.attempts_started(worker.seen.head, is_claimed=worker.claimed)
+        is_again = attempts.on_failure(started, self._retry) is attempts.FailureDecision.AGAIN
         phase = "fail" if not is_again else "release" if worker.claimed else "count"
         yield at.moves("its agent RAISES", at.spent("raises").to(phase=phase), is_fair=False)
 
@@ -589,7 +565,7 @@ class Attempts:
         change = {"end": end, "due_at": LEASE_END}
         released = self._world.changed(at.state.head, at.seen, releasing, **change)
         if released is not None:
-            after = checked(self._world, after._replace(head=released))
+            after = store.checked(self._world, after._replace(head=released))
         return at.moves("gives the turn back", after)
 
     @staticmethod
@@ -613,14 +589,18 @@ class Attempts:
 
 _SENDS = {"hand on", "over", "pass on"}
 """Phases whose only request is one to the queue."""
-_RUNS = {DeliveryDecision.CLAIM, DeliveryDecision.START}
-_NOT_HERE = {DeliveryDecision.QUARANTINE, DeliveryDecision.GIVE_BACK}
+_RUNS = {attempts.DeliveryDecision.CLAIM, attempts.DeliveryDecision.START}
+_NOT_HERE = {attempts.DeliveryDecision.QUARANTINE, attempts.DeliveryDecision.GIVE_BACK}
 
 
-def _canceling(at: At, way: CancelDecision) -> State:
-    token = "" if way in (CancelDecision.ALONE, CancelDecision.PAUSED) else at.worker.token
-    phase = "claim" if way is CancelDecision.CLAIMED else "cancel"
-    goal = "" if way is CancelDecision.ALONE else "cancel"
+def _canceling(at: At, way: attempts.CancelDecision) -> State:
+    token = (
+        ""
+        if way in (attempts.CancelDecision.ALONE, attempts.CancelDecision.PAUSED)
+        else at.worker.token
+    )
+    phase = "claim" if way is attempts.CancelDecision.CLAIMED else "cancel"
+    goal = "" if way is attempts.CancelDecision.ALONE else "cancel"
     return at.to(phase=phase, goal=goal, token=token)
 
 

@@ -10,26 +10,13 @@ from functools import cache
 from typing import Any, NamedTuple, cast
 from unittest import mock
 
-from a2a.types import (
-    Artifact,
-    Message,
-    Part,
-    Role,
-    SendMessageRequest,
-    TaskArtifactUpdateEvent,
-    TaskState,
-    TaskStatus,
-)
+from a2a import types
 
-from a2a_serverless.errors import (
-    FencedError,
-    TaskNotAcceptingMessagesError,
-    TaskTerminalStateError,
-    TurnFinishedError,
-)
+from a2a_serverless import errors
 from a2a_serverless.storage import codec
 from a2a_serverless.storage.codec import event_items
 from a2a_serverless.storage.table import Item
+from a2a_serverless.tasks import waits
 from a2a_serverless.tasks.entries import (
     LATE,
     QUESTION,
@@ -57,15 +44,6 @@ from a2a_serverless.tasks.head import (
 )
 from a2a_serverless.tasks.questions import ASK, Asked, questions_of
 from a2a_serverless.tasks.rules import Commit, NewTask, Step, Timing, advance, open_task, postponing
-from a2a_serverless.tasks.waits import (
-    SLEEP,
-    Kept,
-    Signal,
-    SignalDecision,
-    Until,
-    kept_of,
-    on_signal,
-)
 from a2a_serverless.worker.projection import Projection
 from a2a_serverless.worker.steps import Journal
 from tests.model import reference
@@ -87,19 +65,19 @@ SENDS = 4
 """Copies of a turn that the sweeper sends at most: more would show that none of them helps."""
 
 STATES = {
-    "working": TaskState.TASK_STATE_WORKING,
-    "completed": TaskState.TASK_STATE_COMPLETED,
-    "canceled": TaskState.TASK_STATE_CANCELED,
-    "failed": TaskState.TASK_STATE_FAILED,
-    "input": TaskState.TASK_STATE_INPUT_REQUIRED,
-    "auth": TaskState.TASK_STATE_AUTH_REQUIRED,
+    "working": types.TaskState.TASK_STATE_WORKING,
+    "completed": types.TaskState.TASK_STATE_COMPLETED,
+    "canceled": types.TaskState.TASK_STATE_CANCELED,
+    "failed": types.TaskState.TASK_STATE_FAILED,
+    "input": types.TaskState.TASK_STATE_INPUT_REQUIRED,
+    "auth": types.TaskState.TASK_STATE_AUTH_REQUIRED,
 }
 
 
 class Looks(NamedTuple):
     """What a log folds to, as far as the checks are concerned."""
 
-    state: TaskState
+    state: types.TaskState
     texts: tuple[str, ...]
     """The parts of the artifact."""
     shown: tuple[str, ...]
@@ -180,7 +158,7 @@ class World:
 
     def open_task(self, inc: int) -> tuple[Seen, Stored]:
         """HEAD and first commit of an incarnation."""
-        request = SendMessageRequest(message=_message(f"{inc}.1"))
+        request = types.SendMessageRequest(message=_message(f"{inc}.1"))
         new = NewTask(
             scope="s",
             task_id="t",
@@ -209,11 +187,11 @@ class World:
             )
             try:
                 step = advance(seen.head, commit, now_ms=NOW_MS, timing=TIMING)
-            except FencedError:
+            except errors.FencedError:
                 self._steps[key] = Refusal.FENCED
-            except (TaskTerminalStateError, TurnFinishedError):
+            except (errors.TaskTerminalStateError, errors.TurnFinishedError):
                 self._steps[key] = Refusal.OVER
-            except TaskNotAcceptingMessagesError:
+            except errors.TaskNotAcceptingMessagesError:
                 self._steps[key] = Refusal.BUSY
             else:
                 self._steps[key] = self._kept(step, write.token, writer)
@@ -238,7 +216,7 @@ class World:
         if key not in self._written:
             try:
                 after = decide(current.head, **about)
-            except TaskTerminalStateError:
+            except errors.TaskTerminalStateError:
                 after = None
             self._written[key] = None if after is None else self.seen(after)
         return self._written[key]
@@ -275,17 +253,17 @@ class World:
         if name[0] == "J":
             return Recorded(step_id_of(name), "json", b"1")
         if name[0] == "Z":
-            return Until(WAKE_MS).record(step_id_of(name))
+            return waits.Until(WAKE_MS).record(step_id_of(name))
         if name[0] == "?":
-            return TurnOpened(SendMessageRequest(message=_message(name[1:])))
+            return TurnOpened(types.SendMessageRequest(message=_message(name[1:])))
         if name[0] in "+=*":
             artifact_id = f"note{name}" if name[0] == "*" else "answer"
             text, is_told = name[1:].removesuffix(TOLD), name.endswith(TOLD)
-            artifact = Artifact(artifact_id=artifact_id, parts=[Part(text=text)])
+            artifact = types.Artifact(artifact_id=artifact_id, parts=[types.Part(text=text)])
             return ArtifactWritten(artifact, append=name[0] == "+", outside_steps=is_told)
         about = name.partition(":")[2]
-        question = _message(f"what of {about}?", Role.ROLE_AGENT) if about else None
-        status = TaskStatus(state=state_of(name.removesuffix(TOLD)), message=question)
+        question = _message(f"what of {about}?", types.Role.ROLE_AGENT) if about else None
+        status = types.TaskStatus(state=state_of(name.removesuffix(TOLD)), message=question)
         return StatusChanged(status, archive=True, outside_steps=name.endswith(TOLD))
 
     def _kept(self, step: Step, token: str, writer: str) -> tuple[Seen, Stored]:
@@ -334,23 +312,23 @@ class World:
             fold = whole.restarted() if kept else whole.fold(head.turn.base)
             journal = Journal(kept, questions_of(whole))
             told = f"{inc_of(head)}.{ordinal}"
-            emits = (*self._emitted(act, told, journal, fold, kept_of(whole)),)
+            emits = (*self._emitted(act, told, journal, fold, waits.kept_of(whole)),)
             end = f"{act.end}:{inc_of(head)}.{ordinal}" if act.end in _ASKS else act.end
             self._scripts[key] = emits if emits and emits[-1][0] in "QT" else (*emits, end)
         return self._scripts[key]
 
     def loses_signal(self, seen: Seen, log: tuple[Stored, ...]) -> bool:
         """Whether the code finds no signal where the log has one."""
-        kept = kept_of(_log_of(seen, log)).records
+        kept = waits.kept_of(_log_of(seen, log)).records
         return any(not (each.id in kept and kept[each.id].is_signal) for each in signals_in(log))
 
-    def on_signal(self, seen: Seen, log: tuple[Stored, ...], inc: int) -> SignalDecision:
+    def on_signal(self, seen: Seen, log: tuple[Stored, ...], inc: int) -> waits.SignalDecision:
         """What becomes of a signal for the first wait of the first code of an incarnation."""
         found = _log_of(seen, log) if inc_of(seen.head) == inc else None
-        return on_signal(found, 1, step_id_of("W1"))
+        return waits.on_signal(found, 1, step_id_of("W1"))
 
     def _emitted(
-        self, act: Turn, turn: str, journal: Journal, fold: Fold, kept: Kept
+        self, act: Turn, turn: str, journal: Journal, fold: Fold, kept: waits.Kept
     ) -> Iterator[str]:
         """Run the agent's code: a step that is recorded does nothing, nor what is told already."""
         view = Projection(fold, None)
@@ -409,7 +387,7 @@ class World:
         answers: set[int] = set()
         asks = False
         answered: list[tuple[str, str]] = []
-        status = TaskStatus()
+        status = types.TaskStatus()
         endings, faults = 0, ""
         owner: str | None = None
         for stored in log:
@@ -420,7 +398,7 @@ class World:
                 if isinstance(entry, TurnOpened):
                     turns.append(stored.record.version)
                     answers |= {stored.record.version} if asks else set()
-                    if status.state == TaskState.TASK_STATE_INPUT_REQUIRED:
+                    if status.state == types.TaskState.TASK_STATE_INPUT_REQUIRED:
                         answered.append((_text(status.message), _text(entry.request.message)))
                 elif isinstance(entry, StatusChanged):
                     status = entry.status
@@ -428,10 +406,10 @@ class World:
             if not signals_in((stored,)):  # the task still waits for its client
                 asks = stored.record.token is not None and _asks_in(stored.record)
             for event in events_of(stored.record, fold):
-                if isinstance(event, TaskArtifactUpdateEvent) and _is_answer(event.artifact):
+                if isinstance(event, types.TaskArtifactUpdateEvent) and _is_answer(event.artifact):
                     texts = [part.text for part in event.artifact.parts]
                     shown = [*shown, *texts] if event.append else texts
-        answer = fold.artifacts.get("answer", Artifact())
+        answer = fold.artifacts.get("answer", types.Artifact())
         records = [stored.record for stored in log]
         recorded = tuple(_recorded(records))
         return Looks(
@@ -450,7 +428,7 @@ class World:
         )
 
 
-def _is_answer(artifact: Artifact) -> bool:
+def _is_answer(artifact: types.Artifact) -> bool:
     """Whether it is the agent's artifact, not one from outside."""
     return bool(artifact.artifact_id == "answer")
 
@@ -530,11 +508,11 @@ def _asks(write: Write) -> int | None:
 @cache
 def step_id_of(name: str) -> StepId:
     """The identity of the step, sleep or wait whose record has this name."""
-    named = {"J": "step", "Z": SLEEP} | dict.fromkeys(_OF_WAITS, "wait")
+    named = {"J": "step", "Z": waits.SLEEP} | dict.fromkeys(_OF_WAITS, "wait")
     return StepId(named.get(name[0], ASK), "", int(name[1:].partition("@")[0]))
 
 
-def _missing(name: str, journal: Journal, kept: Kept) -> str:
+def _missing(name: str, journal: Journal, kept: waits.Kept) -> str:
     """What the code emits where it waits; nothing, if the wait is over."""
     step_id = step_id_of(name)
     if name[0] == "W":
@@ -550,8 +528,8 @@ def _missing(name: str, journal: Journal, kept: Kept) -> str:
 def _of_wait(name: str) -> Recorded:
     step_id = step_id_of(name)
     if name[0] == "W":
-        return Until(WAKE_MS, seen=int(name.partition("@")[2])).record(step_id)
-    return Signal(b"").record(step_id) if name[0] == "E" else Recorded(step_id, TIMEOUT, b"")
+        return waits.Until(WAKE_MS, seen=int(name.partition("@")[2])).record(step_id)
+    return waits.Signal(b"").record(step_id) if name[0] == "E" else Recorded(step_id, TIMEOUT, b"")
 
 
 def signals_in(log: tuple[Stored, ...]) -> list[Recorded]:
@@ -561,7 +539,7 @@ def signals_in(log: tuple[Stored, ...]) -> list[Recorded]:
 
 
 def _name_of(entry: Recorded) -> str:
-    names = {"step": "J", SLEEP: "Z", ASK: "L" if entry.form == LATE else "Q"}
+    names = {"step": "J", waits.SLEEP: "Z", ASK: "L" if entry.form == LATE else "Q"}
     names["wait"] = "W" if entry.form == UNTIL else "X"
     if entry.form == QUESTION and Asked.of(entry).until:
         names[ASK] = "T"
@@ -583,12 +561,12 @@ _ENDS = {"completed", "canceled", "failed", "rejected"}
 _ASKS = {"input", "auth"}
 
 
-def state_of(name: str) -> TaskState:
+def state_of(name: str) -> types.TaskState:
     """The state that an entry with this name moves the task to."""
     return STATES[name.partition(":")[0]]
 
 
-def _text(message: Message) -> str:
+def _text(message: types.Message) -> str:
     return message.parts[0].text if message.parts else ""
 
 
@@ -635,10 +613,10 @@ def summary(seen: Seen | None) -> str:
     return f"{head.incarnation} v{head.version} {state}, {turn}{queued}{owner}{due}"
 
 
-def _appended(text: str) -> TaskArtifactUpdateEvent:
-    artifact = Artifact(artifact_id="answer", parts=[Part(text=text)])
-    return TaskArtifactUpdateEvent(task_id="t", artifact=artifact, append=True)
+def _appended(text: str) -> types.TaskArtifactUpdateEvent:
+    artifact = types.Artifact(artifact_id="answer", parts=[types.Part(text=text)])
+    return types.TaskArtifactUpdateEvent(task_id="t", artifact=artifact, append=True)
 
 
-def _message(text: str, role: Role = Role.ROLE_USER) -> Message:
-    return Message(message_id=text, role=role, parts=[Part(text=text)])
+def _message(text: str, role: types.Role = types.Role.ROLE_USER) -> types.Message:
+    return types.Message(message_id=text, role=role, parts=[types.Part(text=text)])

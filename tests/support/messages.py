@@ -4,42 +4,35 @@ from __future__ import annotations
 
 import uuid
 
-from a2a.types import (
-    AgentCapabilities,
-    AgentCard,
-    AgentExtension,
-    AgentSkill,
-    Artifact,
-    Message,
-    Part,
-    Role,
-    SendMessageRequest,
-    Task,
-)
+from a2a import types
 
 from a2a_serverless_tools.contract import ArtifactWrite
 
 
-def message(text: str = "hello", *, message_id: str | None = None) -> Message:
+def message(text: str = "hello", *, message_id: str | None = None) -> types.Message:
     """A user message of one text part."""
-    return Message(
-        message_id=message_id or uuid.uuid4().hex, role=Role.ROLE_USER, parts=[Part(text=text)]
+    return types.Message(
+        message_id=message_id or uuid.uuid4().hex,
+        role=types.Role.ROLE_USER,
+        parts=[types.Part(text=text)],
     )
 
 
-def agent_message(text: str) -> Message:
+def agent_message(text: str) -> types.Message:
     """An agent message of one text part."""
-    return Message(message_id=uuid.uuid4().hex, role=Role.ROLE_AGENT, parts=[Part(text=text)])
+    return types.Message(
+        message_id=uuid.uuid4().hex, role=types.Role.ROLE_AGENT, parts=[types.Part(text=text)]
+    )
 
 
-def request(text: str = "hello", *, message_id: str | None = None) -> SendMessageRequest:
+def request(text: str = "hello", *, message_id: str | None = None) -> types.SendMessageRequest:
     """A send of one text message."""
-    return SendMessageRequest(message=message(text, message_id=message_id))
+    return types.SendMessageRequest(message=message(text, message_id=message_id))
 
 
-def artifact(artifact_id: str, *texts: str) -> Artifact:
+def artifact(artifact_id: str, *texts: str) -> types.Artifact:
     """An artifact of text parts."""
-    return Artifact(artifact_id=artifact_id, parts=[Part(text=text) for text in texts])
+    return types.Artifact(artifact_id=artifact_id, parts=[types.Part(text=text) for text in texts])
 
 
 def chunk(artifact_id: str, *texts: str) -> ArtifactWrite:
@@ -47,31 +40,31 @@ def chunk(artifact_id: str, *texts: str) -> ArtifactWrite:
     return ArtifactWrite(artifact(artifact_id, *texts), append=True)
 
 
-def texts(task: Task, artifact_id: str) -> list[str]:
+def texts(task: types.Task, artifact_id: str) -> list[str]:
     """The text parts of one artifact of a task."""
     found = [a for a in task.artifacts if a.artifact_id == artifact_id]
     return [part.text for a in found for part in a.parts]
 
 
-def said(task: Task) -> list[str]:
+def said(task: types.Task) -> list[str]:
     """The texts of a task's history."""
     return [part.text for m in task.history for part in m.parts]
 
 
 def storyteller(
     *extensions: str, inputs: tuple[str, ...] = ("text/plain",), pushes: bool = False
-) -> AgentCard:
+) -> types.AgentCard:
     """The card of an agent that tells one story, and streams it."""
-    return AgentCard(
+    return types.AgentCard(
         name="Storyteller",
         description="Tells one story.",
         version="1.0.0",
-        capabilities=AgentCapabilities(
+        capabilities=types.AgentCapabilities(
             streaming=True,
             push_notifications=True if pushes else None,
-            extensions=[AgentExtension(uri=uri) for uri in extensions],
+            extensions=[types.AgentExtension(uri=uri) for uri in extensions],
         ),
         default_input_modes=inputs,
         default_output_modes=["text/plain"],
-        skills=[AgentSkill(id="tell", name="Tell", description="A story.", tags=["story"])],
+        skills=[types.AgentSkill(id="tell", name="Tell", description="A story.", tags=["story"])],
     )

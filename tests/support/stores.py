@@ -18,13 +18,9 @@ from a2a.server.context import ServerCallContext
 from a2a.server.tasks import PushNotificationConfigStore
 from moto import mock_aws
 
+from a2a_serverless import stores
 from a2a_serverless.storage.dynamodb import DynamoTable, definition_of
 from a2a_serverless.storage.table import Table
-from a2a_serverless.stores import (
-    DynamoDBPushNotificationConfigStore,
-    DynamoDBTaskEventStream,
-    DynamoDBTaskStore,
-)
 from a2a_serverless.stores.layout import OWN_INDEXES
 from tests.support.emulators import REGION, Emulator
 from tests.support.required import python_of
@@ -73,9 +69,9 @@ def on_table(table: Table, **options: Any) -> Stores:
     shared = {name: value for name, value in options.items() if name != "ttl_s"}
     of_configs = {name: value for name, value in options.items() if name != "bucket"}
     return Stores(
-        tasks=DynamoDBTaskStore(table, **options),
-        stream=DynamoDBTaskEventStream(table, **shared),
-        configs=DynamoDBPushNotificationConfigStore(table, **of_configs),
+        tasks=stores.DynamoDBTaskStore(table, **options),
+        stream=stores.DynamoDBTaskEventStream(table, **shared),
+        configs=stores.DynamoDBPushNotificationConfigStore(table, **of_configs),
     )
 
 

@@ -8,20 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
+from a2a import types
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
-from a2a.types import (
-    Artifact,
-    Message,
-    Part,
-    Role,
-    SendMessageRequest,
-    Task,
-    TaskArtifactUpdateEvent,
-    TaskState,
-    TaskStatus,
-    TaskStatusUpdateEvent,
-)
 
 from a2a_serverless import aws
 from a2a_serverless.clock import Clock
@@ -58,7 +47,7 @@ __all__ = [
     "user_request",
 ]
 
-S = TaskState
+S = types.TaskState
 Execute = Callable[[RequestContext, EventQueue], Awaitable[None]]
 
 
@@ -81,24 +70,28 @@ class Agent(AgentExecutor):
             await self._cancel(context, event_queue)
 
 
-def status(context: RequestContext, state: TaskState, text: str = "") -> TaskStatusUpdateEvent:
+def status(
+    context: RequestContext, state: types.TaskState, text: str = ""
+) -> types.TaskStatusUpdateEvent:
     """A status update of the context's task."""
-    message = Message(message_id="s", role=Role.ROLE_AGENT, parts=[Part(text=text)])
-    return TaskStatusUpdateEvent(
+    message = types.Message(
+        message_id="s", role=types.Role.ROLE_AGENT, parts=[types.Part(text=text)]
+    )
+    return types.TaskStatusUpdateEvent(
         task_id=context.task_id,
         context_id=context.context_id,
-        status=TaskStatus(state=state, message=message if text else None),
+        status=types.TaskStatus(state=state, message=message if text else None),
     )
 
 
 def chunk(
     context: RequestContext, text: str, *, artifact_id: str = "a", append: bool = True
-) -> TaskArtifactUpdateEvent:
+) -> types.TaskArtifactUpdateEvent:
     """A chunk of an artifact of the context's task."""
-    return TaskArtifactUpdateEvent(
+    return types.TaskArtifactUpdateEvent(
         task_id=context.task_id,
         context_id=context.context_id,
-        artifact=Artifact(artifact_id=artifact_id, parts=[Part(text=text)]),
+        artifact=types.Artifact(artifact_id=artifact_id, parts=[types.Part(text=text)]),
         append=append,
     )
 
@@ -219,17 +212,17 @@ def lease_of(
     )
 
 
-def status_text(task: Task) -> str:
+def status_text(task: types.Task) -> str:
     """The text of a task's status message."""
     return "".join(part.text for part in task.status.message.parts)
 
 
-def artifact_texts(task: Task) -> dict[str, list[str]]:
+def artifact_texts(task: types.Task) -> dict[str, list[str]]:
     """The text parts of each artifact."""
     return {a.artifact_id: [part.text for part in a.parts] for a in task.artifacts}
 
 
-def user_request(*parts: Part, **fields: Any) -> SendMessageRequest:
+def user_request(*parts: types.Part, **fields: Any) -> types.SendMessageRequest:
     """A send with these parts."""
-    message = Message(message_id="u", role=Role.ROLE_USER, parts=parts, **fields)
-    return SendMessageRequest(message=message)
+    message = types.Message(message_id="u", role=types.Role.ROLE_USER, parts=parts, **fields)
+    return types.SendMessageRequest(message=message)
