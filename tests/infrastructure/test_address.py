@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from a2a_serverless.http.errors import RequestRefusedError, http_error, response_of
+from tests.infrastructure.test_functions import variables
 from tests.support.simulation.routes import Refusal, refusals
 from tests.support.template import Template
 from tests.support.template import refused as refused_values
@@ -31,10 +32,6 @@ def resolved(document: Json, value: Any, **parameters: str) -> Any:
     """An expression of the template with values for its parameters."""
     sections = {**document, "Resources": {"It": {"Properties": {"Value": value}}}}
     return Template(sections, parameters).properties("It", KNOWN)["Value"]
-
-
-def variable(transformed: Json, function: str, name: str) -> Any:
-    return transformed[function]["Properties"]["Environment"]["Variables"][name]
 
 
 # -- the stage -------------------------------------------------------------------------------------
@@ -121,11 +118,11 @@ def test_card_issuer_and_output_name_one_address(
     The output ends with a slash: clients resolve the card's path against it.
     """
     endpoint = document["Outputs"]["Endpoint"]["Value"]
-    issuer = variable(transformed, "PushFunction", "A2A_PUSH_ISSUER")
+    issuer = variables(transformed, "PushFunction")["A2A_PUSH_ISSUER"]
     assert resolved(document, endpoint, **parameters) == f"{base}/"
     assert resolved(document, issuer, **parameters) == base
     for function in ("ApiFunction", "StreamFunction"):
-        own = variable(transformed, function, "A2A_PUBLIC_URL")
+        own = variables(transformed, function)["A2A_PUBLIC_URL"]
         assert resolved(document, own, **parameters) == public_url
 
 

@@ -550,25 +550,12 @@ def test_what_hit_no_caller_rings_no_alarm_of_callers(
 def test_every_alarm_has_its_cause_here(transformed: Json, document: Json) -> None:
     """Each alarm of the template, those of a rollout among them, is rung by a test above."""
     rings = set(re.findall(r'"(\w+Alarm)"', Path(__file__).read_text(encoding="utf-8")))
-    assert rings == {n for n, it in transformed.items() if it["Type"] == "AWS::CloudWatch::Alarm"}
+    assert rings == alarms(transformed).keys()
     preference = document["Globals"]["Function"]["DeploymentPreference"]
     assert rings > {each["Ref"] for each in preference["Alarms"]}
 
 
 # -- what the template says of them ------------------------------------------------------------
-
-
-def properties(transformed: Json, name: str) -> Json:
-    """The properties of a resource."""
-    found: Json = transformed[name]["Properties"]
-    return found
-
-
-def metrics_of(alarm: Json) -> list[Json]:
-    """The metrics of an alarm, with namespace, name and dimensions."""
-    if "Metrics" not in alarm:
-        return [alarm]
-    return [m["MetricStat"]["Metric"] for m in alarm["Metrics"] if "MetricStat" in m]
 
 
 @pytest.fixture(scope="module")
@@ -594,13 +581,15 @@ def counted_in(path: Path) -> Iterator[str]:
 @pytest.fixture
 def dashboard(transformed: Json) -> Json:
     """The dashboard as CloudWatch gets it, references by their names."""
-    body = properties(transformed, "Dashboard")["DashboardBody"]["Fn::Sub"]
+    body = transformed["Dashboard"]["Properties"]["DashboardBody"]["Fn::Sub"]
     parsed: Json = json.loads(re.sub(r"\$\{([^}]+)\}", r"\1", body))
     return parsed
 
 
-def alarms(transformed: Json) -> set[str]:
-    return {n for n, it in transformed.items() if it["Type"] == "AWS::CloudWatch::Alarm"}
+def alarms(transformed: Json) -> dict[str, Json]:
+    """The properties of each alarm."""
+    found = {n: it for n, it in transformed.items() if it["Type"] == "AWS::CloudWatch::Alarm"}
+    return {name: it["Properties"] for name, it in found.items()}
 
 
 def test_alarms_are_explained(transformed: Json) -> None:
@@ -608,49 +597,37 @@ def test_alarms_are_explained(transformed: Json) -> None:
     page = pages.part("operate")
     rows = re.findall(r"^\| `(\w+Alarm)` \| (.+) \| (.+) \|$", page, re.MULTILINE)
     assert sorted(name for name, _, _ in rows) == sorted(alarms(transformed))
-    assert set(re.findall(r"`(\w+Alarm)`", page)) == alarms(transformed)
+    assert set(re.findall(r"`(\w+Alarm)`", page)) == alarms(transformed).keys()
     assert all(meaning.strip() and action.strip() for _, meaning, action in rows)
 
 
-def test_alarms_call_the_topic(transformed: Json) -> None:
-    """Whoever listens is told when an alarm begins, and when it is over."""
-    for name in alarms(transformed):
-        found = properties(transformed, name)
+def test_each_alarm_is_heard_and_can_be_worked_out(transformed: Json) -> None:
+    """Whoever listens is told when an alarm begins, and when it is over.
+
+    An alarm over an expression reads ten metrics at most, and one expression is its value.
+    """
+    for name, found in alarms(transformed).items():
         for actions in ("AlarmActions", "OKActions"):
             assert found[actions]["Fn::If"][:2] == ["HasAlarmTopic", [{"Ref": "AlarmTopicArn"}]]
-
-
-def test_alarms_read_no_more_than_cloudwatch_allows(transformed: Json) -> None:
-    """An alarm over an expression reads ten metrics at most, and one expression is its value."""
-    for name in alarms(transformed):
-        queries = properties(transformed, name).get("Metrics", [])
-        assert len(metrics_of(properties(transformed, name))) <= 10, name
+        queries = found.get("Metrics", [])
+        assert sum("MetricStat" in query for query in queries) <= 10, name
         assert sum(query.get("ReturnData", True) for query in queries) == bool(queries), name
 
 
-def test_the_apis_metrics_have_its_name(dashboard: Json) -> None:
-    """API Gateway counts by the API's name: the graphs look for the name that it has."""
-    graphs = [
-        row
-        for widget in dashboard["widgets"]
-        for row in widget["properties"]["metrics"]
-        if row[0] == "AWS/ApiGateway"
-    ]
-    assert graphs == [
-        ["AWS/ApiGateway", metric, "ApiName", "AWS::StackName"]
-        for metric in ("Count", "4XXError", "5XXError")
-    ]
+def test_the_dashboard_shows_what_is_counted(dashboard: Json, emitted: set[str]) -> None:
+    """Each metric of ours that a graph reads is emitted by the code.
 
-
-def test_the_dashboard_shows_what_is_emitted(dashboard: Json, emitted: set[str]) -> None:
-    """Each metric of ours that a graph reads is emitted by the code."""
-    graphs = set[str]()
-    for widget in dashboard["widgets"]:
-        for row in widget["properties"]["metrics"]:
-            if row[0] == NAMESPACE:
-                graphs.add(row[1])
-            elif isinstance(row[0], dict):
-                graphs |= set(re.findall(r'MetricName="(\w+)"', row[0]["expression"]))
+    API Gateway counts by the API's name: the graphs look for the name that it has.
+    """
+    rows = [row for widget in dashboard["widgets"] for row in widget["properties"]["metrics"]]
+    of_api = [row for row in rows if row[0] == "AWS/ApiGateway"]
+    its = ["ApiName", "AWS::StackName"]
+    assert of_api == [
+        ["AWS/ApiGateway", metric, *its] for metric in ("Count", "4XXError", "5XXError")
+    ]
+    graphs = {row[1] for row in rows if row[0] == NAMESPACE}
+    expressions = [row[0]["expression"] for row in rows if isinstance(row[0], dict)]
+    graphs |= {it for text in expressions for it in re.findall(r'MetricName="(\w+)"', text)}
     assert graphs
     assert graphs <= emitted
 
