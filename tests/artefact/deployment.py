@@ -7,15 +7,19 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from samtranslator.yaml_helper import yaml_parse
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
+from a2a_serverless_tools.local.http_server import HttpServer
 from a2a_serverless_tools.local.provision import Names, provision
+from a2a_serverless_tools.local.sockets import bind
 from tests.artefact.build import Artefact
 from tests.artefact.environment import Function
-from tests.artefact.secrets_manager import secrets_manager
 from tests.contract.queues import lambda_record
 from tests.support.emulators import REGION, Emulator
 from tests.support.template import Template
@@ -88,6 +92,23 @@ class Deployment:
 
 
 @contextmanager
+def secrets_manager(values: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """A Secrets Manager with these secrets alone; gives the variable that leads to it."""
+
+    async def answer(request: Request) -> Response:
+        assert request.headers["X-Amz-Target"] == "secretsmanager.GetSecretValue"
+        wanted = await request.json()
+        name, stage = wanted["SecretId"], wanted.get("VersionStage", "AWSCURRENT")
+        if name in values and stage == "AWSCURRENT":
+            return JSONResponse({"Name": name, "SecretString": values[name]})
+        return JSONResponse({"__type": "ResourceNotFoundException"}, 400)
+
+    app = Starlette(routes=[Route("/", answer, methods=["POST"])])
+    with HttpServer(app, bind(0), lifespan=False) as server:
+        yield {"AWS_ENDPOINT_URL_SECRETS_MANAGER": server.url}
+
+
+@contextmanager
 def deployed(artefact: Artefact, dynamodb: Emulator, sqs: Emulator) -> Iterator[Deployment]:
     """Table, queues and secrets for the block, and the functions with their variables."""
     names = Names.with_prefix(f"artefact-{uuid.uuid4().hex[:8]}")
@@ -120,8 +141,3 @@ def _variables(
     resolved = template.properties(name, known)
     own = {key: value for key, value in made.environment().items() if key in resolved}
     return {key: str(value) for key, value in (resolved | own).items()}
-
-
-def event_file(name: str) -> Path:
-    """A file of events/."""
-    return Path(__file__).parents[2] / "events" / f"{name}.json"

@@ -14,10 +14,11 @@ from queue import Empty
 from typing import Any
 
 from tests.artefact.build import Artefact
-from tests.artefact.runtime_api import Invocation, Report, RuntimeApi, runtime_api
+from tests.artefact.runtime_api import ANSWER_S, Report, RuntimeApi, runtime_api
 
 START_S = 60.0
-ANSWER_S = 30.0
+PYTHON = [sys.executable, "-S"]
+"""Without the packages of this environment."""
 
 
 class HandlerError(Exception):
@@ -73,10 +74,10 @@ class Function:
     @contextmanager
     def started(self, output: Path, **variables: str) -> Iterator[Environment]:
         """A cold start, through AWS's own runtime client; `variables` replace the function's."""
-        with runtime_api() as api, output.open("wb") as file:
+        with runtime_api(self.name) as api, output.open("wb") as file:
             started_at = time.monotonic()
             process = subprocess.Popen(
-                [*interpreter(), "-m", "awslambdaric", self.handler],
+                [*PYTHON, "-m", "awslambdaric", self.handler],
                 cwd=self.folder,
                 env={**self.environment(), **variables, "AWS_LAMBDA_RUNTIME_API": api.address},
                 stdout=file,
@@ -108,7 +109,7 @@ class Environment:
 
     def invoke(self, event: Any) -> Any:
         """What the handler returns for an event."""
-        self._api.invocations.put(Invocation(event=event, timeout_s=ANSWER_S, function=self.name))
+        self._api.events.put(event)
         report = self.next_report(ANSWER_S)
         if report.kind == "error":
             raise HandlerError(report.content)
@@ -132,8 +133,3 @@ class Environment:
     def said(self) -> str:
         """Return the process's log so far."""
         return self._output.read_text(encoding="utf-8")
-
-
-def interpreter() -> list[str]:
-    """Python without the packages of this environment."""
-    return [sys.executable, "-S"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from tests.artefact.environment import interpreter
+from tests.artefact.environment import PYTHON
 
 STOCK = "import a2a.server.routes, fastapi, uvicorn"
 """What a server of the official SDK loads before its first line."""
@@ -38,7 +38,7 @@ class Loading:
     def measure(self) -> float:
         """Milliseconds of one run."""
         ran = subprocess.run(
-            [*interpreter(), "-c", _PROGRAM.format(statement=self.statement)],
+            [*PYTHON, "-c", _PROGRAM.format(statement=self.statement)],
             cwd=self.folder,
             env=dict(self.environment),
             capture_output=True,

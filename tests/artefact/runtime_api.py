@@ -24,6 +24,9 @@ from starlette.routing import Route
 from a2a_serverless_tools.local.http_server import HttpServer
 from a2a_serverless_tools.local.sockets import bind
 
+ANSWER_S: Final = 30.0
+"""How long an invocation may take."""
+END: Final = object()
 _ROOT: Final = "/2018-06-01/runtime"
 
 
@@ -35,35 +38,26 @@ class Report:
     content: Any = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Invocation:
-    """One event, to be answered within `timeout_s` seconds."""
-
-    event: Any
-    timeout_s: float
-    function: str
-
-
 class RuntimeApi:
     """Hands out events and keeps the reports; `address` is what AWS_LAMBDA_RUNTIME_API holds.
 
-    None among the events ends a request that waits for one.
+    `END` among the events ends a request that waits for one.
     """
 
-    def __init__(self) -> None:
-        self.invocations: Queue[Invocation | None] = Queue()
+    def __init__(self, function: str) -> None:
+        self._function = function
+        self.events: Queue[Any] = Queue()
         self.reports: Queue[Report] = Queue()
         self.address = ""
 
     def next(self, _: Request) -> Response:
         """Wait for an event, in a thread."""
         self.reports.put(Report(kind="next"))
-        invocation = self.invocations.get()
-        if invocation is None:
+        if (event := self.events.get()) is END:
             return Response(status_code=500)
         root, parent = secrets.token_hex(12), secrets.token_hex(8)
-        arn = f"arn:aws:lambda:us-east-1:123456789012:function:{invocation.function}"
-        deadline_ms = int((time.time() + invocation.timeout_s) * 1000)
+        arn = f"arn:aws:lambda:us-east-1:123456789012:function:{self._function}"
+        deadline_ms = int((time.time() + ANSWER_S) * 1000)
         headers = {
             "Lambda-Runtime-Aws-Request-Id": str(uuid.uuid4()),
             "Lambda-Runtime-Deadline-Ms": str(deadline_ms),
@@ -72,7 +66,7 @@ class RuntimeApi:
                 f"Root=1-{int(time.time()):08x}-{root};Parent={parent};Sampled=1"
             ),
         }
-        return JSONResponse(invocation.event, headers=headers)
+        return JSONResponse(event, headers=headers)
 
     async def told(self, request: Request) -> Response:
         """Keep what an invocation, or the start, has come to."""
@@ -82,18 +76,15 @@ class RuntimeApi:
 
 
 @contextmanager
-def runtime_api() -> Iterator[RuntimeApi]:
+def runtime_api(function: str) -> Iterator[RuntimeApi]:
     """A Runtime API on a free port, for the block."""
-    api = RuntimeApi()
-    routes = [
-        Route(f"{_ROOT}/invocation/next", api.next),
-        Route(f"{_ROOT}/invocation/{{id}}/response", api.told, methods=["POST"]),
-        Route(f"{_ROOT}/invocation/{{id}}/error", api.told, methods=["POST"]),
-        Route(f"{_ROOT}/init/error", api.told, methods=["POST"]),
-    ]
+    api = RuntimeApi(function)
+    told = ("invocation/{id}/response", "invocation/{id}/error", "init/error")
+    routes = [Route(f"{_ROOT}/{path}", api.told, methods=["POST"]) for path in told]
+    routes.append(Route(f"{_ROOT}/invocation/next", api.next))
     with HttpServer(Starlette(routes=routes), bind(0), lifespan=False) as server:
         api.address = urlsplit(server.url).netloc
         try:
             yield api
         finally:
-            api.invocations.put(None)
+            api.events.put(END)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -15,10 +14,12 @@ from typing import Any
 import httpx
 import pytest
 
+from a2a_serverless_tools.cloud.emulator import free_port
 from tests.artefact.build import Artefact
-from tests.artefact.deployment import API_KEY, SECRETS, Deployment, event_file
+from tests.artefact.deployment import API_KEY, SECRETS, Deployment
 from tests.artefact.environment import Environment
 from tests.support.gateway import HOST, adapted, rest_event
+from tests.support.handlers import event_file
 from tests.support.secrecy import spoken
 from tests.unit.push.receivers import Receiver
 
@@ -45,11 +46,9 @@ def logged(said: str) -> set[str]:
 
 def request(method: str, path: str, body: Any = None) -> dict[str, Any]:
     """The event of an API request, like those in events/."""
-    headers = {"A2A-Version": "1.0", "X-API-Key": API_KEY}
-    if body is None:
-        return rest_event(method, path, None, headers)
-    headers["Content-Type"] = "application/json"
-    return rest_event(method, path, json.dumps(body), headers)
+    typed = {} if body is None else {"Content-Type": "application/json"}
+    headers = {"A2A-Version": "1.0", "X-API-Key": API_KEY, **typed}
+    return rest_event(method, path, None if body is None else json.dumps(body), headers)
 
 
 def content(answer: Mapping[str, Any]) -> Any:
@@ -111,7 +110,7 @@ def test_a_task_passes_through_the_built_functions(deployment: Deployment, tmp_p
         task_id = send(api, TEXT)
         answered_s = time.monotonic() - asked_at
         note("to the first answer", "ApiFunction, HTTP+JSON", api.start_s + answered_s)
-        card = content(api.invoke(json.loads(event_file("api-agent-card").read_text())))
+        card = content(api.invoke(event_file("api-agent-card")))
         assert {i["url"] for i in card["supportedInterfaces"]} == ADDRESS
         assert state(api, task_id) == "SUBMITTED"
         records = list(deployment.records(made.queue, task_id))
@@ -135,14 +134,14 @@ def test_the_sweeper_takes_both_of_its_events(deployment: Deployment, tmp_path: 
         functions["SweeperFunction"].started(tmp_path / "sweeper.log", **LOUD) as sweeper,
     ):
         note(STARTED, sweeper.name, sweeper.start_s)
-        swept = sweeper.invoke(json.loads(event_file("sweeper-schedule").read_text()))
+        swept = sweeper.invoke(event_file("sweeper-schedule"))
         assert (swept["sent"], swept["failed"]) == (0, 0)
         task_id = send(api, TEXT)
         dead = list(deployment.records(deployment.made.queue, task_id))
         assert len(dead) == 1
         assert sweeper.invoke({"Records": dead}) == {"batchItemFailures": []}
         assert state(api, task_id) == "SUBMITTED"
-        swept = sweeper.invoke(json.loads(event_file("sweeper-schedule").read_text()))
+        swept = sweeper.invoke(event_file("sweeper-schedule"))
         assert (swept["sent"], swept["failed"]) == (1, 0)
         assert logged(sweeper.said()) == {"sweep", "dead_letter_resent", "resend"}
 
@@ -158,7 +157,7 @@ def test_a_batch_of_dead_letters(deployment: Deployment, tmp_path: Path) -> None
     ):
         task_ids = [send(api, TEXT) for _ in range(2)]
         first, second = deployment.records(deployment.made.queue, *task_ids)
-        poison = json.loads(event_file("worker-sqs-undecodable").read_text())["Records"][0]
+        poison = event_file("worker-sqs-undecodable")["Records"][0]
         poison |= {"body": TEXT}
         kept = {"batchItemFailures": [{"itemIdentifier": poison["messageId"]}]}
         assert full.invoke({"Records": [poison, first]}) == kept
@@ -210,10 +209,7 @@ def test_the_stream_function_serves(deployment: Deployment, tmp_path: Path) -> N
     python.parent.mkdir()
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
     python.chmod(0o755)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    variables = function.environment()
+    port, variables = free_port(), function.environment()
     variables |= {"AWS_LWA_PORT": str(port), "PATH": f"{python.parent}:{variables['PATH']}"} | LOUD
     started_at = time.monotonic()
     log = tmp_path / "stream.log"

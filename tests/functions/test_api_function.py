@@ -133,18 +133,12 @@ def test_a_start_with_a_missing_piece_stops(
         cold_start("api" if function == "stream" else function, function)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "events").iterdir()), ids=lambda path: path.stem)
-def test_event_drives_a_handler(path: Path) -> None:
-    """Every file in events/ is JSON and is named by a test of the function that it is for."""
-    assert path.suffix == ".json"
-    json.loads(path.read_text(encoding="utf-8"))
-    tests = Path(__file__).parent.glob("test_*.py")
-    assert any(f'"{path.stem}' in test.read_text(encoding="utf-8") for test in tests)
-
-
-@pytest.mark.parametrize(
-    "function", [p.name for p in sorted((ROOT / "functions").iterdir()) if p.is_dir()]
-)
-def test_function_has_an_event(function: str) -> None:
-    """Every function has a file in events/ for `sam local invoke`."""
-    assert [*(ROOT / "events").glob(f"{function}-*")]
+def test_the_event_files() -> None:
+    """Each file in events/ is JSON and named by a test of its function; each function has one."""
+    tests = "".join(it.read_text("utf-8") for it in Path(__file__).parent.glob("test_*.py"))
+    for path in (ROOT / "events").iterdir():
+        assert path.suffix == ".json"
+        json.loads(path.read_text(encoding="utf-8"))
+        assert f'"{path.stem}' in tests
+    for function in (path.name for path in (ROOT / "functions").iterdir() if path.is_dir()):
+        assert [*(ROOT / "events").glob(f"{function}-*")], function

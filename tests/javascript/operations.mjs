@@ -2,23 +2,12 @@
 // Prints one JSON line for each: what came of it in words, or the error. RECEIVER is a webhook's URL.
 
 import { randomUUID } from "node:crypto";
-import { ClientFactory, ClientFactoryOptions } from "@a2a-js/sdk/client";
+import * as sdk from "@a2a-js/sdk/client";
+import { clientOf, tried } from "./shared.mjs";
 
 const [url, binding, receiver] = process.argv.slice(2);
 const STATES = ["unspecified", "submitted", "working", "completed", "failed", "canceled", "input-required"];
-
-const options = ClientFactoryOptions.createFrom(ClientFactoryOptions.default, {
-  preferredTransports: [binding],
-});
-const client = await new ClientFactory(options).createFromUrl(url);
-
-async function tried(operation, call) {
-  try {
-    console.log(JSON.stringify({ operation, says: String(await call()) }));
-  } catch (error) {
-    console.log(JSON.stringify({ operation, error: `${error.name}: ${error.message}` }));
-  }
-}
+const client = await clientOf(sdk, url, binding);
 
 const words = (parts) => (parts ?? []).map((part) => part.content?.value ?? "").join("");
 const outcome = (state, texts) => `${STATES[state]}: ${texts.join("")}`;

@@ -2,15 +2,11 @@
 // Prints one JSON line for each event, and one for the error that ends the stream.
 
 import { randomUUID } from "node:crypto";
-import { ClientFactory, ClientFactoryOptions } from "@a2a-js/sdk/client";
+import * as sdk from "@a2a-js/sdk/client";
+import { clientOf, followed } from "./shared.mjs";
 
 const [url, binding, operation, argument] = process.argv.slice(2);
-
-const options = ClientFactoryOptions.createFrom(ClientFactoryOptions.default, {
-  preferredTransports: [binding],
-});
-const client = await new ClientFactory(options).createFromUrl(url);
-
+const client = await clientOf(sdk, url, binding);
 const text = (parts) => (parts ?? []).map((part) => part.content?.value ?? "").join("");
 
 const told = {
@@ -34,10 +30,4 @@ const stream =
         },
       });
 
-try {
-  for await (const { payload } of stream) {
-    console.log(JSON.stringify({ kind: payload.$case, ...told[payload.$case](payload.value) }));
-  }
-} catch (error) {
-  console.log(JSON.stringify({ kind: "error", name: error.name, says: error.message }));
-}
+await followed(stream, ({ payload }) => ({ kind: payload.$case, content: payload.value }), told);

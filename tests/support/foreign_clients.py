@@ -16,8 +16,10 @@ from typing import Any
 from tests.support.required import ROOT, python_of, report_not_run
 
 JAVASCRIPT = ROOT / "tests" / "javascript"
-SCRIPTS = ("stream.mjs", "stream-0.3.mjs", "operations.mjs", "operations-0.3.mjs", "server.mjs")
-PACKAGE = ("package.json", "package-lock.json", ".npmrc", *SCRIPTS)
+PACKAGE = (
+    *("package.json", "package-lock.json", ".npmrc", "shared.mjs", "server.mjs"),
+    *("stream.mjs", "stream-0.3.mjs", "operations.mjs", "operations-0.3.mjs"),
+)
 INSTALL_S = 120
 
 
