@@ -138,7 +138,10 @@ def _of_deletion(world: World) -> tuple[str, World]:
     match name:
         case "barrier":
             # What a process had read of an earlier barrier says nothing of this one.
-            read = (one._replace(knows="none") if _is_new(one) else one for one in every)
+            read = (
+                one._replace(knows="none") if (one.knows, one.is_old) == ("barrier", False) else one
+                for one in every
+            )
             return name, world._replace(barrier="up", deletion="kept", creations=tuple(read))
         case "kept":
             kept = [one._replace(knows="" if one.knows == "none" else one.knows) for one in every]
@@ -161,10 +164,6 @@ def _of_deletion(world: World) -> tuple[str, World]:
             return name, after._replace(deletion="look", found=frozenset())
         case _:
             return name, _down(world)._replace(deletion="done")
-
-
-def _is_new(one: Creation) -> bool:
-    return one.knows == "barrier" and not one.is_old
 
 
 def _down(world: World) -> World:

@@ -29,7 +29,7 @@ from a2a_serverless.tasks.entries import (
     decode_entries,
     encode_entries,
 )
-from a2a_serverless.tasks.fold import Fold, Log, Record, Snapshot, events_of
+from a2a_serverless.tasks.fold import Fold, Log, Record, events_of
 from a2a_serverless.tasks.head import HANDOVER, MAX_INLINE_BYTES, AttemptEnd, Head
 from a2a_serverless.tasks.questions import ASK, Asked
 from a2a_serverless.tasks.rules import Commit, NewTask, Step, Timing, advance, open_task
@@ -63,13 +63,6 @@ class History:
         self.records.append(Record(version=version, entries=entries, token=token))
         self.heads.append(step.head)
 
-    def start_over(self) -> None:
-        """The turn's attempt gives it back, and none of its records counts any more."""
-        head = self.heads[-1]
-        if head.turn.token is not None:
-            end = AttemptEnd(token=head.turn.token, reason="NonDeterminismError")
-            self.heads[-1] = with_fields(head, checkpoint=0, released=end)
-
     def log(self, version: int) -> Log:
         """Return what a reader finds when the log has this version."""
         return Log(head=self.heads[version - 1], records=tuple(self.records[:version]))
@@ -80,11 +73,14 @@ def history_of(acts: Sequence[Act]) -> History:
     history = History()
     history.keep(opening(), None)
     for number, act in enumerate(acts, start=1):
-        if act.writer == "start over":
-            history.start_over()
-        commit = commit_of(act, history.heads[-1], number)
+        head = history.heads[-1]
+        if act.writer == "start over" and head.turn.token is not None:
+            # Its attempt gives the turn back, and none of its records counts any more.
+            end = AttemptEnd(token=head.turn.token, reason="NonDeterminismError")
+            head = history.heads[-1] = with_fields(head, checkpoint=0, released=end)
+        commit = commit_of(act, head, number)
         try:
-            step = advance(history.heads[-1], commit, now_ms=number, timing=Timing())
+            step = advance(head, commit, now_ms=number, timing=Timing())
         except A2AServerlessError:
             continue
         history.keep(step, commit.token)
@@ -125,7 +121,8 @@ def check(history: History) -> bool:
             _check_kept(history.log(record.version))
         is_over = not (head.turn.is_open or head.turn.begun)
         if is_over and (made := fold.snapshot()) is not None:
-            short = _begun_with(made)
+            short = Fold(TASK, CONTEXT)  # of a reader of a snapshot, encoded as it is stored
+            short.begin_with(replace(made, entries=decode_entries(encode_entries(made.entries))))
             _check_same(short, fold)
         _check_head(fold, head)
         if restarts:
@@ -134,14 +131,6 @@ def check(history: History) -> bool:
             assert fold.restored == restored
     _check_fold(fold, history.records)
     return short is not None and short.newest is not None
-
-
-def _begun_with(made: Snapshot) -> Fold:
-    """Return the fold that a reader of a snapshot has, which was encoded as it is stored."""
-    entries = decode_entries(encode_entries(made.entries))
-    fold = Fold(TASK, CONTEXT)
-    fold.begin_with(replace(made, entries=entries))
-    return fold
 
 
 def _check_kept(log: Log) -> None:

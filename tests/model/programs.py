@@ -203,14 +203,6 @@ class ModelQueue:
         return [ModelHandle(self._desk, message, attempt) for message, attempt in pulled]
 
 
-def table_of(items: Iterable[Item]) -> MemoryTable:
-    """A table with these items."""
-    table = MemoryTable(INDEXES)
-    for item in items:
-        table._store(Key(item["PK"], item["SK"]), None, item)
-    return table
-
-
 class _Loud(logging.Handler):
     """The code logs errors and goes on: here there are no outages, so they are errors of a test."""
 
@@ -398,7 +390,9 @@ class Stage(Generic[S]):
     def table(self, items: tuple[Stored, ...]) -> MemoryTable:
         """A table with these items."""
         if items not in self._tables:
-            self._tables[items] = table_of(one.item for one in items)
+            table = self._tables[items] = MemoryTable(INDEXES)
+            for one in items:
+                table._store(one.key, None, one.item)
         return self._tables[items]
 
 

@@ -26,6 +26,7 @@ from tests.model.world import (
     operation_of,
     signals_in,
 )
+from tests.support.heads import with_fields
 from tests.support.present import present
 
 MOST_WAKING = 2
@@ -395,7 +396,7 @@ class Services:
         op, seen = present(process.op), present(process.seen)
         if state.outage != "queue":
             return Move(f"sweeper: sends {named(op)}", send(state, op))
-        sent = self._world.with_values(seen, due_at=POSTPONED_MS, sends=op.copy)
+        sent = self._world.seen(with_fields(seen.head, due_at=POSTPONED_MS, sends=op.copy))
         due_at, sends = seen.head.due_at, seen.head.turn.sends
         back = self._world.postponed(state.head, sent, due_at=due_at, sends=sends)
         after = state if back is None else checked(self._world, state._replace(head=back))

@@ -111,13 +111,6 @@ class Turns(blobs.Files):
         return _World(self)
 
 
-class _Stored(MemoryBlobs):
-    """The blobs of a state."""
-
-    def __init__(self, contents: dict[str, Any]) -> None:
-        self._contents = contents
-
-
 class _World(blobs.World):
     programs_of = (blobs.creation, turn, snapshot, reading, blobs.deletion, blobs.purge)
     kinds = ("creation", "turn", "reading", "deletion")
@@ -153,7 +146,8 @@ class _World(blobs.World):
             desk = Desk(())
             desk.now_ms = state.now_ms
             table = self.table(state.items)
-            table.blobs = _Stored(self.contents)
+            table.blobs = stored = MemoryBlobs(ModelClock(desk))
+            stored._contents = self.contents
             storage = DurableStorage(table, scope=blobs.SCOPE, clock=ModelClock(desk))
             logs = [done(storage.read(blobs.TASK, is_whole=one)) for one in (False, True)]
             log, whole = (log and _seen(log) for log in logs)

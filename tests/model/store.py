@@ -141,7 +141,9 @@ def checked(world: World, state: State) -> State:
         return state
     key = (seen, state.log)
     if key not in world.verdicts:
-        world.verdicts[key] = _verdict(world, seen, state.log)
+        head, looks = seen.head, world.looks(state.log)
+        of_log = _fault_of_head(world, head, state.log) or _fault_of_content(world, head, looks)
+        world.verdicts[key] = of_log or looks.fault
     promise = world.verdicts[key]
     was_asked = state.asked == inc_of(seen.head)
     if was_asked and seen.head.cancel is None:
@@ -150,12 +152,6 @@ def checked(world: World, state: State) -> State:
     if not was_asked and (is_canceled or seen.head.cancel is not None):
         promise = "a task is canceled that nobody asked to cancel"
     return wrong(state, promise) if promise else state
-
-
-def _verdict(world: World, seen: Seen, log: tuple[Stored, ...]) -> str:
-    """What is wrong with HEAD, or with what a client reads; nothing, if all is well."""
-    head, looks = seen.head, world.looks(log)
-    return _fault_of_head(world, head, log) or _fault_of_content(world, head, looks) or looks.fault
 
 
 def _fault_of_head(world: World, head: Head, log: tuple[Stored, ...]) -> str:

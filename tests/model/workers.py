@@ -473,7 +473,8 @@ class Attempts:
         """What an attempt may commit next."""
         worker, batches = at.worker, self._scenario.batches
         token, must_claim = worker.token, not worker.claimed
-        if self._hears_of_a_cancel(at):
+        seen = at.state.head  # a look at HEAD shows that the cancel of its task was requested
+        if seen is not None and inc_of(seen.head) == at.op.inc and seen.head.is_being_canceled:
             yield self._ending(worker._replace(phase="cancel"))
         if self._scenario.claims_early and must_claim and not worker.done:
             write = Write(("working",), token, claims=True)
@@ -540,13 +541,6 @@ class Attempts:
             case _:
                 text = last[1:].removesuffix(TOLD)
                 yield Plan(f"commits chunk {text}", write, "run", "run", done)
-
-    @staticmethod
-    def _hears_of_a_cancel(at: At) -> bool:
-        """Whether a look at HEAD shows that the cancel of the attempt's task was requested."""
-        seen = at.state.head
-        is_its_own = seen is not None and inc_of(seen.head) == at.op.inc
-        return is_its_own and seen is not None and seen.head.is_being_canceled
 
     def _gives_back(self, at: At) -> Iterator[Move]:
         """The agent raises: its turn is given back, or failed when its attempts are used up."""

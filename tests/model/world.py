@@ -48,7 +48,6 @@ from a2a_serverless.worker.projection import Projection
 from a2a_serverless.worker.steps import Journal
 from tests.model import reference
 from tests.model.state import Kind, Op, Seen, Stored, Write
-from tests.support.heads import with_fields
 
 NOW_MS = 0
 LATE_MS = 10**15
@@ -152,10 +151,6 @@ class World:
             found = self._seen[head] = Seen(head)
         return found
 
-    def with_values(self, seen: Seen, **fields: object) -> Seen:
-        """HEAD with other values."""
-        return self.seen(with_fields(seen.head, **fields))
-
     def open_task(self, inc: int) -> tuple[Seen, Stored]:
         """HEAD and first commit of an incarnation."""
         request = types.SendMessageRequest(message=_message(f"{inc}.1"))
@@ -244,16 +239,8 @@ class World:
         the log up to version 3, `X1` that its time is over, and `E1` the signal that ends it. A
         chunk or state with `~` is said outside of steps.
         """
-        if name[0] in _OF_WAITS:
-            return _of_wait(name)
-        if name[0] in "QT":
-            return Asked(WAKE_MS if name[0] == "T" else 0).record(step_id_of(name))
-        if name[0] == "L":
-            return Recorded(step_id_of(name), LATE, b"")
-        if name[0] == "J":
-            return Recorded(step_id_of(name), "json", b"1")
-        if name[0] == "Z":
-            return waits.Until(WAKE_MS).record(step_id_of(name))
+        if name[0].isupper():
+            return _record(name)
         if name[0] == "?":
             return TurnOpened(types.SendMessageRequest(message=_message(name[1:])))
         if name[0] in "+=*":
@@ -355,9 +342,11 @@ class World:
                     yield f"auth{TOLD}"
             else:
                 number += 1
-                event = _appended(f"{turn}.{number}")
-                if is_found or (not is_in_step and journal.is_emitted(event.artifact)):
+                parts = [types.Part(text=f"{turn}.{number}")]
+                chunk = types.Artifact(artifact_id="answer", parts=parts)
+                if is_found or (not is_in_step and journal.is_emitted(chunk)):
                     continue
+                event = types.TaskArtifactUpdateEvent(task_id="t", artifact=chunk, append=True)
                 (entry,) = view.entries_of(event)
                 how = "+" if cast("ArtifactWritten", entry).append else "="
                 yield f"{how}{turn}.{number}{'' if is_in_step else TOLD}"
@@ -382,36 +371,38 @@ class World:
 
     def _folded(self, log: tuple[Stored, ...]) -> Looks:
         fold = Fold("t", "c")
-        shown: list[str] = []
-        turns: list[int] = []
-        answers: set[int] = set()
-        asks = False
-        answered: list[tuple[str, str]] = []
+        shown, turns, answered = list[str](), list[int](), list[tuple[str, str]]()
+        answers, faults, endings, asks = set[int](), list[str](), 0, False
         status = types.TaskStatus()
-        endings, faults = 0, ""
         owner: str | None = None
         for stored in log:
-            faults = faults or _fault_of(stored.record, owner)
-            fold.add(stored.record)
-            owner = _owner_after(stored.record, owner)
-            for entry in stored.record.entries:
+            record, ended = stored.record, stored.record.ended
+            is_its_own = ended is None or ended.token == owner
+            if not is_its_own or (ended and ended.correlation_id not in ("", owner)):
+                faults.append("an attempt's end is told of another attempt")
+            fold.add(record)
+            is_over = any(isinstance(entry, TurnEnded) for entry in record.entries)
+            owner = None if is_over else record.token or owner
+            for entry in record.entries:
                 if isinstance(entry, TurnOpened):
-                    turns.append(stored.record.version)
-                    answers |= {stored.record.version} if asks else set()
+                    turns.append(record.version)
+                    answers |= {record.version} if asks else set()
                     if status.state == types.TaskState.TASK_STATE_INPUT_REQUIRED:
                         answered.append((_text(status.message), _text(entry.request.message)))
                 elif isinstance(entry, StatusChanged):
                     status = entry.status
                     endings += state_name(entry.status.state)[11:].lower() in _ENDS
             if not signals_in((stored,)):  # the task still waits for its client
-                asks = stored.record.token is not None and _asks_in(stored.record)
-            for event in events_of(stored.record, fold):
+                asks = record.token is not None and _asks_in(record)
+            for event in events_of(record, fold):
                 if isinstance(event, types.TaskArtifactUpdateEvent) and _is_answer(event.artifact):
                     texts = [part.text for part in event.artifact.parts]
                     shown = [*shown, *texts] if event.append else texts
         answer = fold.artifacts.get("answer", types.Artifact())
         records = [stored.record for stored in log]
         recorded = tuple(_recorded(records))
+        if len({step[:2] for step in recorded}) < len(recorded):
+            faults.append("a recorded step has run again")
         return Looks(
             fold.status.state,
             tuple(part.text for part in answer.parts),
@@ -424,7 +415,7 @@ class World:
             recorded,
             _is_settled(records),
             sum(_ends_code(record) for record in records),
-            faults or _fault_of_records(recorded),
+            faults[0] if faults else "",
         )
 
 
@@ -435,14 +426,6 @@ def _is_answer(artifact: types.Artifact) -> bool:
 
 def _log_of(seen: Seen, log: tuple[Stored, ...]) -> Log:
     return Log(head=seen.head, records=tuple(stored.record for stored in log))
-
-
-def _fault_of(record: Record, owner: str | None) -> str:
-    """What is wrong with what a commit says of the log before it."""
-    ended = record.ended
-    if ended is not None and (ended.token != owner or ended.correlation_id not in ("", owner)):
-        return "an attempt's end is told of another attempt"
-    return ""
 
 
 def _recorded(records: Sequence[Record]) -> Iterator[tuple[int, str, tuple[str, ...]]]:
@@ -482,12 +465,6 @@ def _is_settled(records: Sequence[Record]) -> bool:
     return is_settled
 
 
-def _fault_of_records(recorded: tuple[tuple[int, str, tuple[str, ...]], ...]) -> str:
-    """Whether a step was recorded that had a record."""
-    steps = [step[:2] for step in recorded]
-    return "a recorded step has run again" if len(set(steps)) < len(steps) else ""
-
-
 def _left(write: Write) -> AttemptEnd | None:
     """How a commit leaves its turn; its end has the attempt's name, so that it can be told."""
     if not write.leaves:
@@ -525,11 +502,17 @@ def _missing(name: str, journal: Journal, kept: waits.Kept) -> str:
     return "" if is_over or step_id in journal.questions.answers else name
 
 
-def _of_wait(name: str) -> Recorded:
-    step_id = step_id_of(name)
-    if name[0] == "W":
-        return waits.Until(WAKE_MS, seen=int(name.partition("@")[2])).record(step_id)
-    return waits.Signal(b"").record(step_id) if name[0] == "E" else Recorded(step_id, TIMEOUT, b"")
+def _record(name: str) -> Recorded:
+    step_id, kind = step_id_of(name), name[0]
+    forms = {"J": ("json", b"1"), "L": (LATE, b""), "X": (TIMEOUT, b"")}
+    match kind:
+        case "Q" | "T":
+            return Asked(WAKE_MS if kind == "T" else 0).record(step_id)
+        case "Z" | "W":
+            return waits.Until(WAKE_MS, seen=int(name.partition("@")[2] or 0)).record(step_id)
+        case "E":
+            return waits.Signal(b"").record(step_id)
+    return Recorded(step_id, *forms[kind])
 
 
 def signals_in(log: tuple[Stored, ...]) -> list[Recorded]:
@@ -544,13 +527,6 @@ def _name_of(entry: Recorded) -> str:
     if entry.form == QUESTION and Asked.of(entry).until:
         names[ASK] = "T"
     return f"{names[entry.id.name]}{entry.id.number}"
-
-
-def _owner_after(record: Record, owner: str | None) -> str | None:
-    """The attempt that has the turn after a commit."""
-    if any(isinstance(entry, TurnEnded) for entry in record.entries):
-        return None
-    return record.token or owner
 
 
 _AWAITED = {"z": "Z", "w": "W", "q": "Q", "t": "Q"}
@@ -611,11 +587,6 @@ def summary(seen: Seen | None) -> str:
     due = "" if head.due_at is None else f", due at {head.due_at / 1000:g} s"
     due += ", to be canceled" if head.is_being_canceled else ""
     return f"{head.incarnation} v{head.version} {state}, {turn}{queued}{owner}{due}"
-
-
-def _appended(text: str) -> types.TaskArtifactUpdateEvent:
-    artifact = types.Artifact(artifact_id="answer", parts=[types.Part(text=text)])
-    return types.TaskArtifactUpdateEvent(task_id="t", artifact=artifact, append=True)
 
 
 def _message(text: str, role: types.Role = types.Role.ROLE_USER) -> types.Message:

@@ -152,12 +152,9 @@ class Alarm:
         `missing` is one of READINGS.
         """
         length, wanted = self.properties["EvaluationPeriods"], self.properties
-        breaching = sum(self._breaches(seen, now_ms, back, missing) for back in range(length))
-        return breaching >= int(wanted.get("DatapointsToAlarm") or length)
-
-    def _breaches(self, seen: CloudWatch, now_ms: int, back: int, missing: Value) -> bool:
-        value = self._value(seen, now_ms, back, missing)
-        return value is not None and value >= float(self.properties["Threshold"])
+        values = [self._value(seen, now_ms, back, missing) for back in range(length)]
+        breaching = [it for it in values if it is not None and it >= float(wanted["Threshold"])]
+        return len(breaching) >= int(wanted.get("DatapointsToAlarm") or length)
 
     def _value(self, seen: CloudWatch, now_ms: int, back: int, missing: Value) -> Value:
         def of(metric: Json, statistic: str, period: Any) -> Value:

@@ -33,11 +33,8 @@ class Followers:
     async def reach(self, count: int, version: int = 0) -> None:
         """Return when so many have come, and have read up to `version`."""
         async with asyncio.timeout(WITHIN_S):
-            while self._reached(version) < count:  # noqa: ASYNC110 - other loops add to it
+            while sum(seen >= version for seen in [*self._seen.values()]) < count:  # noqa: ASYNC110 - other loops add to it
                 await asyncio.sleep(0.01)
-
-    def _reached(self, version: int) -> int:
-        return sum(seen >= version for seen in list(self._seen.values()))
 
 
 @pytest.fixture

@@ -30,15 +30,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             chosen.append(item)
             continue
         test = item.nodeid.partition("[")[0]
-        (chosen if _is_put_off(mark, seen[test]) == ("long" in named) else others).append(item)
+        one_in, but = mark.kwargs.get("one_in"), mark.kwargs.get("but", 0)
+        is_put_off = bool(seen[test] % one_in) if one_in else seen[test] >= but
+        (chosen if is_put_off == ("long" in named) else others).append(item)
         seen[test] += 1
     if others:
         items[:] = chosen
         config.hook.pytest_deselected(items=others)
-
-
-def _is_put_off(mark: pytest.Mark, number: int) -> bool:
-    """Whether the mark puts off a test's case of this number, which begins with 0."""
-    if one_in := mark.kwargs.get("one_in"):
-        return bool(number % one_in)
-    return bool(number >= mark.kwargs.get("but", 0))

@@ -43,7 +43,8 @@ def _sections(page: Path, title: str) -> list[str]:
     headings = [
         (number, len(found[1]), found[2])
         for number, line in enumerate(lines)
-        if (found := _HEADING.fullmatch(line.rstrip())) and not _is_code(lines[:number])
+        if (found := _HEADING.fullmatch(line.rstrip()))
+        and sum(before.startswith("```") for before in lines[:number]) % 2 == 0  # it is no code
     ]
     bodies = []
     for index, (number, level, name) in enumerate(headings):
@@ -51,10 +52,6 @@ def _sections(page: Path, title: str) -> list[str]:
             later = (n for n, other, _ in headings[index + 1 :] if other <= level)
             bodies.append("".join(lines[number + 1 : next(later, len(lines))]))
     return bodies
-
-
-def _is_code(before: list[str]) -> bool:
-    return sum(line.startswith("```") for line in before) % 2 == 1
 
 
 def table(title: str, page: str = "*") -> str:

@@ -127,7 +127,7 @@ class Peer(httpx.AsyncBaseTransport):
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self.clerk = self.run(_made(self._executor))
+        self.clerk: Any = self._executor or Clerk()
         self._server = self._side(self.clerk)
         self._app = self.run(self._server.__aenter__())
         return self
@@ -198,10 +198,6 @@ async def _end_all() -> None:
     for task in left:
         task.cancel()
     await asyncio.gather(*left, return_exceptions=True)
-
-
-async def _made(executor: AgentExecutor | None) -> Any:
-    return executor or Clerk()
 
 
 async def _pieces(answer: httpx.Response) -> AsyncIterator[bytes]:

@@ -82,7 +82,8 @@ class LogWatch(logging.Handler):
     def _leaks(self, record: logging.LogRecord, texts: Iterable[str]) -> Iterator[str]:
         line = self._lines.format(record)
         shown = json.loads(line)
-        shown["exception"] = _without_code(shown.get("exception", ""))
+        told = shown.get("exception", "").splitlines()
+        shown["exception"] = "\n".join(each for each in told if not each.startswith("  "))  # code
         values = json.dumps([v for k, v in shown.items() if k not in _OWN_WORDS] + _said(record))
         everything = json.dumps(shown)
         if _LINK.search(everything):
@@ -102,10 +103,6 @@ def spoken(said: str, contents: Iterable[str]) -> list[str]:
 def _has_word(values: str, text: str) -> bool:
     """Whether a short text stands by itself: "raise" is not said by "raised"."""
     return text in values and re.search(rf"(?<!\w){re.escape(text)}(?!\w)", values) is not None
-
-
-def _without_code(exception: str) -> str:
-    return "\n".join(line for line in exception.splitlines() if not line.startswith("  "))
 
 
 def _said(record: logging.LogRecord) -> list[str]:

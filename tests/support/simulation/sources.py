@@ -39,7 +39,10 @@ class SqsSource:
             ClientError, BotoCoreError: the queue does not answer the request.
         """
         url = await self._requests.url()
-        self._arn = self._arn or await self._look_up(url)
+        if not self._arn:
+            look_up = self._requests.client.get_queue_attributes
+            found = await aws.call(look_up, QueueUrl=url, AttributeNames=["QueueArn"])
+            self._arn = str(found["Attributes"]["QueueArn"])
         answer = await aws.call(
             self._requests.polling_client.receive_message,
             QueueUrl=url,
@@ -54,12 +57,6 @@ class SqsSource:
     async def delete(self, record: Mapping[str, Any]) -> None:
         """Remove a received record."""
         await self._requests.delete(record["receiptHandle"])
-
-    async def _look_up(self, url: str) -> str:
-        answer = await aws.call(
-            self._requests.client.get_queue_attributes, QueueUrl=url, AttributeNames=["QueueArn"]
-        )
-        return str(answer["Attributes"]["QueueArn"])
 
     def _record(self, message: Mapping[str, Any]) -> dict[str, Any]:
         return {
