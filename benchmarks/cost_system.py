@@ -32,9 +32,7 @@ from benchmarks.meter import Meter, Usage, item_bytes
 from tests.support.emulators import dynamodb_local, fauxqs
 from tests.support.gateway import adapted, response_of, rest_event
 from tests.support.simulation.environments import Environments
-from tests.support.simulation.pushing import stream_filter
-from tests.support.simulation.routes import routes_of
-from tests.support.template import Template
+from tests.support.template import Template, routes_of, stream_filter
 
 HERE = Path(__file__).parent
 FUNCTIONS = HERE.parent / "functions"
@@ -117,7 +115,7 @@ class System:
         for long_poll in (False, True):
             events = aws.client("sqs", long_poll=long_poll).meta.events
             events.register("before-send.sqs.*", self._count_sqs)
-        self._filter = stream_filter(load_settings())
+        self._filter = stream_filter(load_settings().push_events)
         self._routes = routes_of(Template())
         server = HttpServer(import_module("stream").app, bind(0))
         self._stream_url = stack.enter_context(server).url

@@ -21,11 +21,11 @@ from a2a_serverless.worker.sweeper import Sweeper
 from a2a_serverless_tools.local.provision import table_definition
 from benchmarks.meter import Meter, Usage
 from tests.support.clocks import ManualClock
+from tests.support.commits import asleep
 from tests.support.databases import dynamo_storage
 from tests.support.emulators import dynamodb_local
 from tests.support.memory import memory_storage
 from tests.support.queues import MemoryQueue
-from tests.support.sleepers import asleep
 
 TABLE = "tasks"
 AT_ONCE = 32

@@ -13,8 +13,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import PATIENCE_MS, chromium, violations
+from tests.support.pages import SEARCHES
 from tests.support.required import report_not_run
-from tests.support.searches import SEARCHES
 from website.places import ROOT, places
 from website.search import add_words
 from website.site import build

@@ -33,8 +33,7 @@ from a2a_serverless_tools.operate.filters import TaskFilter
 from a2a_serverless_tools.operate.inspector import Inspector
 from a2a_serverless_tools.operate.journal import KEPT_S, Entry, about, newest
 from tests.support.clocks import ManualClock
-from tests.support.commits import COMPLETED, FAILED, to
-from tests.support.failures import failed_task
+from tests.support.commits import COMPLETED, FAILED, failed_task, to
 from tests.support.messages import message, request
 from tests.support.present import present
 from tests.support.queues import MemoryQueue, left

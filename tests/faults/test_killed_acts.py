@@ -33,7 +33,7 @@ from tests.faults.ledger import VARIABLE
 from tests.faults.processes import Running
 from tests.faults.traps import WRITE_VARIABLE
 from tests.faults.webhooks import SETTINGS
-from tests.support.failures import failed_task
+from tests.support.commits import failed_task
 from tests.support.messages import request
 from tests.unit.push.receivers import Receiver
 

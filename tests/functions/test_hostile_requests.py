@@ -35,11 +35,10 @@ from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import Backends, aws_backends, memory_backends
 from a2a_serverless_tools.cli.plain_lines import PlainLines
 from tests.support.a2a_calls import JSONRPC, REST, message, target
-from tests.support.gateway import rest_event
+from tests.support.gateway import WebAdapter, rest_event
 from tests.support.messages import storyteller
 from tests.support.observed import root_logger
 from tests.support.simulation.simulated_aws import simulated_aws
-from tests.support.simulation.web_adapter import WebAdapter
 
 KEY = "a-key-of-more-than-twenty-characters"
 MARK = "m4rk"

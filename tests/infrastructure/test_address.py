@@ -10,8 +10,7 @@ import pytest
 
 from a2a_serverless.http.errors import RequestRefusedError, http_error, response_of
 from tests.infrastructure.test_functions import variables
-from tests.support.simulation.routes import Refusal, refusals
-from tests.support.template import Template
+from tests.support.template import Refusal, Template, refusals
 from tests.support.template import refused as refused_values
 
 Json = dict[str, Any]

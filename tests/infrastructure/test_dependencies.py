@@ -23,7 +23,6 @@ from a2a_serverless_tools.local.http_server import HttpServer
 from a2a_serverless_tools.local.sockets import bind
 from a2a_serverless_tools.scaffold import sizes, source
 from a2a_serverless_tools.scaffold.dependencies import DEVELOPMENT, DEVELOPMENT_LOCK, Dependencies
-from tests.support.wheels import make_wheel
 
 HASH = "\\\n    --hash=sha256:"
 LAYER = """\
@@ -91,6 +90,29 @@ def refusal(call: Callable[[], object]) -> str:
     with pytest.raises(ConfigurationError) as refused:
         call()
     return str(refused.value)
+
+
+def make_wheel(
+    folder: Path,
+    name: str,
+    version: str,
+    *requires: str,
+    size: int = 0,
+    requires_python: str = ">=3",
+) -> None:
+    """Make a wheel with one module."""
+    folder.mkdir(parents=True, exist_ok=True)
+    info = f"{name}-{version}.dist-info"
+    metadata = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}"]
+    metadata.append(f"Requires-Python: {requires_python}")
+    metadata += [f"Requires-Dist: {requirement}" for requirement in requires]
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as archive:
+        archive.writestr(f"{name}/__init__.py", "x" * size)
+        archive.writestr(f"{info}/METADATA", "\n".join([*metadata, ""]))
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{info}/RECORD", "")
 
 
 def wheels(folder: Path, *packages: tuple[str, ...], **options: Any) -> None:

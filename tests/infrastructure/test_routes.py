@@ -21,8 +21,7 @@ from a2a_serverless.http.card import load_card
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless_tools.cloud.routes import Route, Routes
-from tests.support.simulation.routes import routes_of
-from tests.support.template import Template
+from tests.support.template import Template, routes_of
 
 Json = dict[str, Any]
 

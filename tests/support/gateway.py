@@ -8,28 +8,30 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 import uuid
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any, Final
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
 import httpx
 from a2a.types import AgentCard
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from a2a_serverless.http.app import create_app
-from a2a_serverless.http.function import lambda_handler, observed
+from a2a_serverless.http.context import INVOCATION_HEADER
+from a2a_serverless.http.function import CONTEXT_HEADER, lambda_handler, observed
 from a2a_serverless.http.operations import Entrypoint
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
+from tests.support.asgi_streams import scope_of
 from tests.support.handlers import event_file
 from tests.support.simulation.environments import Environments
-from tests.support.simulation.routes import refusals, routes_of
-from tests.support.simulation.web_adapter import WebAdapter, request_of
-from tests.support.template import Template
+from tests.support.template import Template, refusals, routes_of
 
 HOST = "abcdef1234.execute-api.eu-central-1.amazonaws.com"
 """The domain of the API itself, under which its stage is the first segment of a path."""
@@ -91,6 +93,49 @@ def _last(listed: Mapping[str, list[str]]) -> dict[str, str]:
     return {name: values[-1] for name, values in listed.items()}
 
 
+class WebAdapter:
+    """A function that is an application behind the Lambda Web Adapter.
+
+    Its answers are passed on while they come. On AWS an environment serves one request at a time;
+    here all environments share the application.
+    """
+
+    def __init__(self, app: ASGIApp, *, timeout_s: float) -> None:
+        self._app = app
+        self._timeout_s = timeout_s
+
+    async def invoke(self, event: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        """Answer an event; pass the answer to `send` while it comes."""
+        deadline = int((time.time() + self._timeout_s) * 1000)
+        body = (event["body"] or "").encode(errors="replace")
+        unread = [body]
+
+        async def receive_body_first() -> Message:
+            if unread:
+                return {"type": "http.request", "body": unread.pop(), "more_body": False}
+            return await receive()
+
+        target, headers = request_of(event, {"deadline": deadline})
+        headers["content-length"] = str(len(body))
+        scope = scope_of(event["httpMethod"], target, headers)
+        await self._app(scope, receive_body_first, send)
+
+
+def request_of(
+    event: Mapping[str, Any], invocation: Mapping[str, Any]
+) -> tuple[str, dict[str, str]]:
+    """Return target and headers of the request that the adapter makes from an event.
+
+    Of a repeated header the last value is kept. Two headers are always the adapter's own, even if
+    the client has sent them: the event's context, and that of the invocation.
+    """
+    query = urlencode(event["multiValueQueryStringParameters"] or {}, doseq=True)
+    headers = {name.lower(): value for name, value in event["headers"].items()}
+    headers[CONTEXT_HEADER] = json.dumps(event["requestContext"])
+    headers[INVOCATION_HEADER] = json.dumps(invocation)
+    return event["path"] + (f"?{query}" if query else ""), headers
+
+
 def adapted(event: Mapping[str, Any], *, server: str = "http://127.0.0.1:8080") -> httpx.Request:
     """Return the request that the adapter makes of an event."""
     target, headers = request_of(event, {})
@@ -135,13 +180,8 @@ def deployed(
     Unlike in a deployment, every path and method comes to this function, so that what the two have
     in common can be asked of both.
     """
-
-    def make() -> ASGIApp:
-        return create_app(
-            settings, backends, card, entrypoint=entrypoint, extended_card=extended_card
-        )
-
-    with _function(entrypoint, make) as function:
+    make = partial(create_app, settings, backends, card, extended_card=extended_card)
+    with _function(entrypoint, partial(make, entrypoint=entrypoint)) as function:
 
         async def gateway(scope: Scope, receive: Receive, send: Send) -> None:
             event = await _event(scope, receive, scope["raw_path"], is_mapped=True)
@@ -165,22 +205,19 @@ def front(settings: Settings, backends: Backends, card: AgentCard) -> Iterator[A
         if route is None:
             refusal = own["MISSING_AUTHENTICATION_TOKEN"]
         else:
-            scheme = scope["scheme"]
-            event = await _event(scope, receive, path, scheme=scheme)
+            event = await _event(scope, receive, path, scheme=scope["scheme"])
             if _size(event) <= PAYLOAD_LIMIT:
                 return await functions[route.function](event, receive, send)
             refusal = own["REQUEST_TOO_LARGE"]
         answer = {"statusCode": refusal.status, "headers": refusal.headers, "body": refusal.body}
         return await _send(send, response_of(answer))
 
-    def make(entrypoint: Entrypoint) -> Callable[[], ASGIApp]:
-        return lambda: create_app(settings, backends, card, entrypoint=entrypoint)
-
-    with ExitStack() as running:
-        functions = {
-            "ApiFunction": running.enter_context(_function("api", make("api"))),
-            "StreamFunction": running.enter_context(_function("stream", make("stream"))),
-        }
+    make = partial(create_app, settings, backends, card)
+    with (
+        _function("api", partial(make, entrypoint="api")) as api,
+        _function("stream", partial(make, entrypoint="stream")) as stream,
+    ):
+        functions = {"ApiFunction": api, "StreamFunction": stream}
         yield gateway
 
 

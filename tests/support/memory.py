@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.storage.dictionaries import MemoryTable
@@ -12,7 +13,7 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.keys import KeyStore
 from a2a_serverless.storage.layout import EVENTS, INDEXES, tells_of_push
 from a2a_serverless.storage.leases import PLACES, Slots
-from a2a_serverless.storage.table import Item, Key, Pause, Watch
+from a2a_serverless.storage.table import Index, Item, Key, Pause, Range, Table, Watch, Write
 from a2a_serverless.wiring import OBSERVER
 
 
@@ -28,6 +29,43 @@ class PolledTable(MemoryTable):
     @contextmanager
     def watch(self, partition: str) -> Iterator[Watch]:
         yield Pause(self._clock)
+
+
+class LaggingTable(MemoryTable):
+    """A table whose indexes are as it was `late_s` seconds ago, as those of DynamoDB may be."""
+
+    lag_s: ClassVar[float] = Table.lag_s
+
+    def __init__(self, indexes: Mapping[str, Index], clock: Clock, *, late_s: float) -> None:
+        super().__init__(indexes)
+        self._shown = MemoryTable(indexes)
+        self._late_ms = int(late_s * 1000)
+        self._clock = clock
+        self._writes: deque[tuple[int, Key, Item | None]] = deque()
+
+    async def write(self, *writes: Write, **options: Any) -> None:
+        await super().write(*writes, **options)
+        now_ms = self._clock.now_ms()
+        self._writes += [(now_ms, one.key, self._items.get(one.key)) for one in writes]
+
+    async def query(self, wanted: Range) -> AsyncGenerator[list[Item], None]:
+        async for page in MemoryTable.query(self._seen(wanted), wanted):
+            yield page
+
+    def stored(self) -> list[Item]:
+        """All items that have not expired, by a scan of the whole table."""
+        now_s = self._clock.now_ms() // 1000
+        found = (one for one in self._items.values() if one.get("expires_at", now_s) >= now_s)
+        return [*found, *(one for one in self._items.values() if one.get("expires_at") == 1)]
+
+    def _seen(self, wanted: Range) -> MemoryTable:
+        if not wanted.index:
+            return self
+        seen_ms = self._clock.now_ms() - self._late_ms
+        while self._writes and self._writes[0][0] <= seen_ms:
+            _, key, item = self._writes.popleft()
+            self._shown._store(key, self._shown._items.get(key), item)
+        return self._shown
 
 
 def memory_storage(**options: Any) -> DurableStorage:

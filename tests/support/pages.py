@@ -7,6 +7,44 @@ from pathlib import Path
 
 DOCS = Path(__file__).parents[2] / "docs"
 _HEADING = re.compile(r"(#{1,6}) (.+)")
+_FIRST = """
+waiting: human in the loop, approve
+push: webhook
+calling: cron
+calling-agents: call another agent
+agents: retry
+cost: cost, pricing
+deletion: GDPR, delete data, export
+cold-starts: cold start
+long-work: long running, cancel
+resuming: resume
+durable-execution: state machine
+state: session, memory
+framework-steps: MCP
+callers: authentication
+stream: stream
+uploads: upload
+limits: timeout, rate limit, limits
+steps: idempotency
+security: multi-tenant
+develop: local development
+testing: test
+projects: CI, upgrade
+logs: logs
+traces: tracing
+watch: metrics
+alarms: alarm
+deploy: deploy
+releases: rollback, versions
+langgraph: LangGraph
+strands: Strands
+"""
+SEARCHES = {
+    term: page
+    for page, _, terms in (row.partition(": ") for row in _FIRST.split("\n")[1:-1])
+    for term in terms.split(", ")
+}
+"""Forty terms that readers look for, each with the page that has to come first."""
 
 
 def path(name: str) -> Path:

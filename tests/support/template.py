@@ -1,17 +1,23 @@
 """template.yaml with values for its parameters, as CloudFormation works it out.
 
-It knows the functions that template.yaml uses: any other is an error, its value is not guessed.
+It knows the functions that template.yaml uses: any other is an error, its value is not guessed. So
+with the rules of the filter that wakes PushFunction, which is that of
+https://docs.aws.amazon.com/lambda/latest/dg/invocation-eventfiltering.html.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from samtranslator.yaml_helper import yaml_parse
+
+from a2a_serverless_tools.cloud.routes import Routes
 
 Json = dict[str, Any]
 
@@ -148,3 +154,78 @@ class _Resolver:
             return f"${{{name}}}" if is_literal else str({**self._names, **own}[name])
 
         return _PLACEHOLDER.sub(value_of, text)
+
+
+# -- the API's routes, and what it answers itself --------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """One of API Gateway's own answers, which are JSON."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: str
+
+
+def routes_of(template: Template, *, body: str = "DefinitionBody") -> Routes:
+    """Return the routes of `RestApi`."""
+    return Routes(_api(template)[body]["paths"])
+
+
+def refusals(template: Template) -> Mapping[str, Refusal]:
+    """Return API Gateway's own answers by their type, such as `THROTTLED` or `DEFAULT_5XX`."""
+    found = {}
+    for kind, response in _api(template)["GatewayResponses"].items():
+        given = response.get("ResponseParameters", {}).get("Headers", {}).items()
+        found[kind] = Refusal(
+            status=int(response["StatusCode"]),
+            headers={name: value.strip("'") for name, value in given},
+            body=response["ResponseTemplates"]["application/json"],
+        )
+    return found
+
+
+def _api(template: Template) -> Json:
+    """Return the properties of the API, whose URIs have a function's name instead of its ARN."""
+    arns = {f"{name}.Arn": name for name in ("ApiFunction", "StreamFunction")}
+    pseudo = {"AWS::Partition": "aws", "AWS::Region": "local", "AWS::StackName": "local"}
+    return template.properties("RestApi", pseudo | arns)
+
+
+# -- what wakes PushFunction -----------------------------------------------------------------------
+
+
+def webhooks_set() -> str:
+    """Return the pattern of webhooks that were set."""
+    commits = read()["Resources"]["PushFunction"]["Properties"]["Events"]["Commits"]["Properties"]
+    return str(commits["FilterCriteria"]["Filters"][1]["Pattern"])
+
+
+def stream_filter(events: str) -> Callable[[Mapping[str, Any]], bool]:
+    """Return whether the function gets a record of the table's stream, for a choice of events."""
+    chosen = read()["Mappings"]["PushFilters"][events]["Pattern"]
+    patterns = [json.loads(pattern) for pattern in (chosen, webhooks_set())]
+    return lambda record: any(_matches(pattern, record) for pattern in patterns)
+
+
+def _matches(pattern: Mapping[str, Any], value: Any) -> bool:
+    """Return True if every name of the pattern matches, a leaf by one of its rules."""
+    fields = value if isinstance(value, dict) else {}
+    return all(
+        _matches(below, fields.get(name))
+        if isinstance(below, dict)
+        else any(_applies(rule, fields.get(name)) for rule in below)
+        for name, below in pattern.items()
+    )
+
+
+def _applies(rule: str | dict[str, Any], value: Any) -> bool:
+    match rule:
+        case {"prefix": prefix}:
+            return isinstance(value, str) and value.startswith(prefix)
+        case {"exists": wanted}:
+            return (value is not None) is wanted
+        case str():
+            return bool(value == rule)
+    raise NotImplementedError(rule)

@@ -22,7 +22,7 @@ from a2a_serverless_tools.scaffold.source import (
     source,
 )
 from tests.support import pages
-from tests.support.searches import SEARCHES
+from tests.support.pages import SEARCHES
 
 PAGE_NAMES = sorted(path.stem for path in files(source(), PAGES))
 MESSAGE = re.compile(r"a2a-serverless docs ([a-z][\w-]*)(?:, ([A-Z][^)\"']+)\))?")

@@ -27,7 +27,7 @@ from a2a_serverless.worker.sweeper import Sweeper
 from a2a_serverless.worker.turn import ActiveTurn
 from tests.support.a2a_calls import client_of, message
 from tests.support.clocks import ManualClock
-from tests.support.lagging import LaggingTable
+from tests.support.memory import LaggingTable
 from tests.support.messages import storyteller
 from tests.support.workers import Agent, Bench, chunk, complete
 

@@ -40,9 +40,9 @@ from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.shares import Shares
 from a2a_serverless.worker.sweeper import Sweeper
 from a2a_serverless_tools.testing.process import _InlineHeartbeat
+from tests.support.commits import asleep
 from tests.support.messages import request
 from tests.support.queues import MemoryQueue
-from tests.support.sleepers import asleep
 from tests.support.workers import Agent, complete
 
 REQUEST_S: Final = 0.008
