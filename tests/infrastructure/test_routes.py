@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.routing import BaseRoute, Mount, compile_path
 from starlette.routing import Route as AppRoute
@@ -183,6 +183,7 @@ def test_what_never_streams_is_buffered(routes: Routes) -> None:
         assert (route.function, route.streams, route.timeout_s) == ("ApiFunction", False, 29)
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # beside busy processes it is
 @given(
     method=st.sampled_from(METHODS),
     parts=st.lists(
