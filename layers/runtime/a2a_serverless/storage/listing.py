@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from a2a.types import ListTasksResponse, Task, TaskState
@@ -31,7 +32,7 @@ from a2a_serverless.storage.codec import FOLDED, Commits, lives
 from a2a_serverless.storage.durable import DurableStorage, tell_left_out
 from a2a_serverless.storage.finding import readable_heads, stored
 from a2a_serverless.storage.layout import status_key
-from a2a_serverless.storage.table import Check, Item, Key, Range, holds
+from a2a_serverless.storage.table import Check, Item, Key, Range
 from a2a_serverless.tasks.fold import Log, belonging_to, task_of_head
 from a2a_serverless.tasks.head import KNOWN, Head, state_name
 from a2a_serverless.tasks.identity import Scope, check_context_id, digest, first_task_id
@@ -148,10 +149,8 @@ async def newest_heads(storage: DurableStorage, query: ListTasksQuery) -> tuple[
 async def count_states(storage: DurableStorage) -> Counter[str]:
     """Return how many of the scope's tasks are in each state; it reads an index entry for each."""
     listing = _Listing.of(ListTasksQuery(), storage.scope)
-    # An index has the entry of an expired task until DynamoDB has deleted the item, days later.
-    live = [lives(storage.clock.now_ms())]
-    ranges = [replace(one, only=(), when=live) for one in _ranges(storage.scope, listing)]
-    parts = await asyncio.gather(*map(storage.table.all, ranges))
+    ranges = _ranges(storage.scope, listing, storage.clock.now_ms())
+    parts = await asyncio.gather(*(storage.table.all(replace(one, only=())) for one in ranges))
     return Counter(str(entry.get("state")) for part in parts for entry in part)
 
 
@@ -184,7 +183,7 @@ async def _newest(
     listing's token; on a first page it is counted, as `list_tasks` says.
     """
     scope, now_ms = storage.scope, storage.clock.now_ms()
-    ranges = _ranges(scope, listing)
+    ranges = _ranges(scope, listing, now_ms)
     limit = None if most is None else size + 1
     if most is not None and (listing.total_size is None or listing.state is not None):
         limit = max(size, most // max(1, len(ranges) - 1)) + 1
@@ -192,14 +191,14 @@ async def _newest(
     def is_behind(entry: Item) -> bool:
         return listing.before is None or layout.place_in(entry) < listing.before
 
-    parts = await asyncio.gather(*(storage.table.first(limit, one, is_behind) for one in ranges))
+    look = partial(storage.table.counted, looks=limit, shows=size + 1)
+    if listing.before is not None:
+        look = partial(look, is_wanted=is_behind)
+    parts = await asyncio.gather(*map(look, ranges))
     # A partition that has not been looked at to its end may have more from there on.
-    unended = [layout.place_in(part[-1]) for part in parts if len(part) == limit]
+    unended = [layout.place_in(part.end) for part in parts if part.end is not None]
     floor = max(unended, default="")
-    wanted = [lives(now_ms)]
-    if listing.state is not None:
-        wanted.append(Check("state", "=", state_name(listing.state)))
-    named = [layout.place_in(e) for part in parts for e in part if holds(e, wanted)]
+    named = [layout.place_in(entry) for part in parts for entry in part.items]
     places = sorted((place for place in named if place >= floor), reverse=True)
     if len(places) > size:
         floor = places[size - 1]
@@ -212,16 +211,14 @@ async def _newest(
     total = listing.total_size
     if total is None:
         in_context = [head for head in loaded if listing.context_id and head.begins_context]
-        counted = len(named) + sum(map(listing.matches, in_context)) if floor else len(heads)
+        passing = sum(part.number for part in parts)
+        counted = passing + sum(map(listing.matches, in_context)) if floor else len(heads)
         total = counted if most is None else most if unended else min(counted, most)
     return _Found(heads=heads, floor=floor, total=total)
 
 
-def _ranges(scope: Scope, listing: _Listing) -> list[Range]:
-    """Return the partitions of the index that names a listing's tasks, newest first.
-
-    Nothing is filtered by the table, so that the last entry tells how far it has looked.
-    """
+def _ranges(scope: Scope, listing: _Listing, now_ms: int) -> list[Range]:
+    """Return the partitions of the index that names a listing's tasks, newest first."""
     if listing.before is not None and listing.before <= listing.since:
         return []
     index, keys = layout.BY_SCOPE, layout.scope_keys(scope.digest)
@@ -230,6 +227,10 @@ def _ranges(scope: Scope, listing: _Listing) -> list[Range]:
     end = layout.whole_scope(scope.digest)[1]
     if listing.before is not None:
         end = layout.in_scope(scope.digest, listing.before)
+    # An index has the entry of an expired task until DynamoDB has deleted the item, days later.
+    when = [lives(now_ms)]
+    if listing.state is not None:
+        when.append(Check("state", "=", state_name(listing.state)))
     return [
         Range(
             partition=key,
@@ -237,6 +238,7 @@ def _ranges(scope: Scope, listing: _Listing) -> list[Range]:
             first=layout.in_scope(scope.digest, listing.since),
             last=end,
             only=("status_key", "expires_at", *(("state",) if listing.state is not None else ())),
+            when=when,
             newest_first=True,
         )
         for key in keys

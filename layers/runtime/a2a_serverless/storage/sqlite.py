@@ -40,12 +40,15 @@ from a2a_serverless.storage.dictionaries import part_of, some
 from a2a_serverless.storage.directory import DirectoryBlobs
 from a2a_serverless.storage.table import (
     NEVER_S,
+    Check,
+    Counted,
     Index,
     Item,
     Key,
     Range,
     Streamed,
     Watch,
+    When,
     Write,
     check_keys,
     check_range,
@@ -94,6 +97,9 @@ _COUNT: Final = (
     "INSERT INTO deletions SELECT 0 WHERE NOT EXISTS (SELECT * FROM deletions);"
 )
 _DELETED: Final = "UPDATE deletions SET done = done + 1"
+
+_COMPARISONS: Final = frozenset({"=", "<", "<=", ">", ">="})
+"""The operators that SQL writes alike."""
 
 _BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _PRIMARY: Final = 0xFF
@@ -188,6 +194,42 @@ class SqliteTable(Streamed):
                 yield page
             else:
                 yield [some(item, only) for item in page if holds(item, wanted.when)]
+
+    async def counted(
+        self,
+        wanted: Range,
+        *,
+        looks: int | None,
+        shows: int,
+        is_wanted: Callable[[Item], bool] | None = None,
+    ) -> Counted:
+        index, passes = check_range(wanted, self._indexes), self._filter(wanted.when)
+        if is_wanted or passes is None or not self._have_columns(wanted.only):
+            more: Any = {"looks": looks, "shows": shows, "is_wanted": is_wanted}
+            return await super().counted(wanted, **more)
+        where, order, values = _within(wanted, index)
+        shown = ", ".join(f'"{name}"' for name in wanted.only)
+        seen = (
+            f'(SELECT "{index.sort}" AS place, {shown}, {passes} AS passes FROM items'  # noqa: S608 - names of the layout
+            f" WHERE {where} ORDER BY {order} LIMIT {-1 if looks is None else looks})"
+        )
+        furthest = "min" if wanted.newest_first else "max"
+
+        def read() -> Counted:
+            with self._connection as connection:
+                connection.execute("BEGIN")  # both of one moment
+                rows = connection.execute(
+                    f"SELECT {shown} FROM {seen} WHERE passes LIMIT {shows}",  # noqa: S608
+                    values,
+                ).fetchall()
+                (looked, number, last) = connection.execute(
+                    f"SELECT count(*), total(passes), {furthest}(place) FROM {seen}",  # noqa: S608
+                    values,
+                ).fetchone()
+            items = [_named(wanted.only, row) for row in rows]
+            return Counted(items, int(number), {index.sort: last} if looked == looks else None)
+
+        return await self.patiently(read)
 
     async def write(self, *writes: Write, exactly: bool = False) -> None:  # noqa: ARG002 - no answer is lost
         check_writes(writes)
@@ -304,7 +346,9 @@ class SqliteTable(Streamed):
     def _schema(self) -> str:
         columns = "".join(f'"{name}", ' for name in self._columns)
         indexes = "".join(
-            f'CREATE INDEX IF NOT EXISTS "{name}" ON items ("{i.partition}", "{i.sort}", PK, SK)'
+            # With the expiry, so that live entries are counted from the index alone.
+            f'CREATE INDEX IF NOT EXISTS "{name}" ON items'
+            f' ("{i.partition}", "{i.sort}", PK, SK, {_EXPIRY})'
             f' WHERE "{i.partition}" IS NOT NULL AND "{i.sort}" IS NOT NULL;'
             for name, i in self._indexes.items()
         )
@@ -395,41 +439,46 @@ class SqliteTable(Streamed):
         self, wanted: Range, index: Index, seen: Collection[str]
     ) -> AsyncGenerator[list[Item], None]:
         """Yield the items of a range in pages, before its filter, with the attributes `seen`."""
-        sort, last = f'"{index.sort}"', None
-        size = wanted.page or _ROWS_A_PAGE
-        # What has a column of its own is read without its item: a list counts a thousand entries.
-        has_columns = bool(seen) and {"PK", "SK", *self._columns}.issuperset(seen)
+        sort, size = f'"{index.sort}"', wanted.page or _ROWS_A_PAGE
+        # What has a column of its own is read without its item.
+        has_columns = self._have_columns(seen)
         what = ", ".join(f'"{name}"' for name in seen) if has_columns else "item, bytes"
+        where, order, values = _within(wanted, index)
+        behind, last = "", ()
         while True:
-            where, values = f'"{index.partition}" = ?', [wanted.partition]
-            if wanted.index:
-                where += f" AND {sort} IS NOT NULL"
-            for operator, bound in ((">=", wanted.first), ("<=", wanted.last)):
-                if bound is not None:
-                    where, values = f"{where} AND {sort} {operator} ?", [*values, bound]  # type: ignore[list-item]
-            if last is not None:
-                behind = "<" if wanted.newest_first else ">"
-                where, values = f"{where} AND ({sort}, PK, SK) {behind} (?, ?, ?)", [*values, *last]
-            order = ", ".join(
-                f"{name} {'DESC' if wanted.newest_first else 'ASC'}" for name in (sort, "PK", "SK")
-            )
             select = (
-                f"SELECT {sort}, PK, SK, {what} FROM items WHERE {where}"  # noqa: S608 - names of the layout
+                f"SELECT {sort}, PK, SK, {what} FROM items WHERE {where}{behind}"  # noqa: S608 - names of the layout
                 f" ORDER BY {order} LIMIT {size}"
             )
             # Each page is a read of its own, from the last row on: a cursor that stays open would
             # hold a snapshot of the file, and the log could not be taken in meanwhile.
-            rows = await self.patiently(self._rows(select, values))
+            rows = await self.patiently(self._rows(select, [*values, *last]))
             if has_columns:
-                yield [
-                    {n: v for n, v in zip(seen, row[3:], strict=True) if v is not None}
-                    for row in rows
-                ]
+                yield [_named(seen, row[3:]) for row in rows]
             else:
                 yield [_decoded(pk, sk, text, blob, seen) for _, pk, sk, text, blob in rows]
             if len(rows) < size:
                 return
+            behind = f" AND ({sort}, PK, SK) {'<' if wanted.newest_first else '>'} (?, ?, ?)"
             last, size = rows[-1][:3], _ROWS_A_PAGE
+
+    def _have_columns(self, names: Collection[str]) -> bool:
+        """Return True if attributes, at least one, have columns of their own."""
+        return bool(names) and {"PK", "SK", *self._columns}.issuperset(names)
+
+    def _filter(self, when: When) -> str | None:
+        """Return a filter in SQL; None if it compares more than whole numbers in own columns."""
+        tests = ["1"]
+        for check in when:
+            if not isinstance(check, Check) or not self._have_columns([check.name]):
+                return None
+            if check.operator not in _COMPARISONS or type(check.value) is not int:
+                return None
+            name = f'"{check.name}"'
+            # SQLite sorts each text behind all numbers.
+            tests += [f"typeof({name}) IN ('integer', 'real')"]
+            tests += [f"{name} {check.operator} {check.value}"]
+        return " AND ".join(tests)
 
     def _rows(self, select: str, values: Sequence[Any]) -> Callable[[], list[Any]]:
         return lambda: self._connection.execute(select, values).fetchall()
@@ -582,6 +631,23 @@ class _Waits:
         for wait in waits:
             if wait.newest != newest[wait.partition]:
                 wait.waker.wake()
+
+
+def _within(wanted: Range, index: Index) -> tuple[str, str, list[Any]]:
+    """Return in SQL which rows are in a range, and their order; and the values of the former."""
+    sort, values = f'"{index.sort}"', [wanted.partition]
+    where = f'"{index.partition}" = ?'
+    if wanted.index:
+        where += f" AND {sort} IS NOT NULL"
+    for operator, bound in ((">=", wanted.first), ("<=", wanted.last)):
+        if bound is not None:
+            where, values = f"{where} AND {sort} {operator} ?", [*values, bound]  # type: ignore[list-item]
+    way = "DESC" if wanted.newest_first else "ASC"
+    return where, f"{sort} {way}, PK {way}, SK {way}", values
+
+
+def _named(names: Iterable[str], row: Iterable[Any]) -> Item:
+    return {name: one for name, one in zip(names, row, strict=True) if one is not None}
 
 
 def _connected(path: Path, **options: Any) -> sqlite3.Connection:

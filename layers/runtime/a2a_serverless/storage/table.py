@@ -250,6 +250,16 @@ def beginning(partition: str, start: str, **options: Any) -> Range:
     return Range(partition=partition, first=start, last=f"{start}\U0010ffff", **options)
 
 
+class Counted(NamedTuple):
+    """The first items of a range that pass its filter, and how many pass."""
+
+    items: list[Item]
+    number: int
+    """How many of those that were looked at pass, `items` among them."""
+    end: Item | None
+    """The last one that was looked at, perhaps its sort key alone; None: there are no more."""
+
+
 # -- what every table refuses, because DynamoDB does -----------------------------------------
 
 MAX_WRITES: Final = 100
@@ -513,6 +523,24 @@ class Table(ABC):
                 if limit is not None and len(found) >= limit:
                     break
         return found[:limit]
+
+    async def counted(
+        self,
+        wanted: Range,
+        *,
+        looks: int | None,
+        shows: int,
+        is_wanted: Callable[[Item], bool] | None = None,
+    ) -> Counted:
+        """Look at the first `looks` wanted items of a range; None: at all.
+
+        Return the first `shows` of those that pass its filter, and the number of all that do. The
+        range asks for the sort key, and for what it filters by.
+        """
+        # Not filtered by the table, so that the last one tells how far it has looked.
+        seen = await self.first(looks, replace(wanted, when=()), is_wanted or (lambda _: True))
+        passing = [item for item in seen if holds(item, wanted.when)]
+        return Counted(passing[:shows], len(passing), seen[-1] if len(seen) == looks else None)
 
     async def all(self, wanted: Range) -> list[Item]:
         """Return the items of a range."""
