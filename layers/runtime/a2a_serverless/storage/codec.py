@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, fields, replace
-from functools import partial
+from functools import lru_cache, partial
 from types import UnionType
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -106,10 +106,11 @@ def value_in(form: type[T], values: Mapping[str, Any], **known: Any) -> T:
         if field is None:
             rest[name] = one
             continue
-        if not isinstance(one, field.stored):
+        is_stored, _, _, read = field
+        if not isinstance(one, is_stored):
             raise TypeError(f"{name} is of type {type(one).__name__}")
         try:
-            known[name] = one if field.read is None else field.read(one)
+            known[name] = one if read is None else read(one)
         except (AttributeError, TypeError, ValueError) as error:
             raise ValueError(f"{name}: {error}") from error
     return form(**known, **({"rest": rest} if form in _KEEPING else {}))
@@ -146,8 +147,12 @@ def _turn_text(turn: Turn) -> str:
     return json.dumps(values, separators=(",", ":"))
 
 
+@lru_cache
 def _turn_in(text: str) -> Turn:
-    """Return what `_turn_text` has written; raise as `value_in`."""
+    """Return what `_turn_text` has written; raise as `value_in`.
+
+    Most tasks of a list have one and the same: a first turn that is over.
+    """
     values = json.loads(text)
     if (released := values.get("released")) is not None:
         values["released"] = {"token": values.get("token"), **released}
