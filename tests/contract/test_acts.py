@@ -236,9 +236,6 @@ class Mortal:
         raise KilledError
 
 
-# -- a retry ---------------------------------------------------------------------------------
-
-
 async def test_a_retry_is_the_callers_message_again(desk: Desk) -> None:
     """Its caller, parts, context and life are the same; it names the failed task; no webhook.
 
@@ -333,9 +330,6 @@ async def test_nothing_is_tried_again_of_what_is_deleted(desk: Desk, context: st
     assert await desk.ids() == set()
 
 
-# -- beside others ---------------------------------------------------------------------------
-
-
 async def test_a_cancel_leaves_what_has_ended(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that ended after the preview is skipped; one that ends in the cancel keeps its end."""
     heads = {task_id: await desk.open(task_id) for task_id in ("before", "during", "open")}
@@ -416,9 +410,6 @@ async def test_a_deletion_of_the_caller_takes_the_journal(desk: Desk) -> None:
     assert len(await desk.journal()) == 1
     desk.clock.advance(2)
     assert await desk.journal() == await about(desk.storage, scope.digest, "later", limit=10) == []
-
-
-# -- on many ---------------------------------------------------------------------------------
 
 
 async def test_a_run_finishes_deletions(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -335,9 +335,6 @@ async def test_a_folder_forgets_what_has_expired(tmp_path: Path, clock: ManualCl
     assert await DirectoryBlobs(tmp_path, clock, keep_s=1).get(new) == LARGE
 
 
-# -- tasks -----------------------------------------------------------------------------------
-
-
 def said(*parts: Part) -> SendMessageRequest:
     return SendMessageRequest(message=Message(message_id="m", role=Role.ROLE_USER, parts=parts))
 
@@ -591,8 +588,6 @@ async def test_many_blobs_are_stored_a_few_at_a_time(
     task = present(await storage.load_task(head.task_id))
     assert list(task.history[0].parts) == parts
 
-
-# -- states of conversations, and records ----------------------------------------------------
 
 TEXT = Random(1).randbytes(500_000).hex()  # noqa: S311
 """As a state: compressed, it has no room in an item."""

@@ -57,9 +57,6 @@ def cancels(storage: DurableStorage, clock: ManualClock) -> Cancels:
     return Cancels(CancelRegistry(storage), storage, clock)
 
 
-# -- the request -----------------------------------------------------------------------------
-
-
 async def test_every_read_says_that_a_cancel_was_requested(cancels: Cancels) -> None:
     """HEAD says who asked first and when, in every read and look; no version and record moves.
 
@@ -98,9 +95,6 @@ async def test_an_ended_task_takes_no_request(cancels: Cancels) -> None:
         assert not await cancels.registry.is_cancelled(task_id)
     cancels.clock.advance(TIMEOUT_S)
     assert await cancels.overdue() == []
-
-
-# -- the deadline ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_paused", [False, True])
@@ -179,9 +173,6 @@ async def test_a_request_whose_answer_was_lost_has_succeeded(
     assert marked.cancel == CancelMark(at=cancels.clock.now_ms(), by="ann")
 
 
-# -- scopes ----------------------------------------------------------------------------------
-
-
 async def test_scopes_are_told_apart(cancels: Cancels) -> None:
     """All scopes of the cancelled task are set, in any number, and those of no other one."""
     task_id, other = await cancels.task(), await cancels.task()
@@ -248,9 +239,6 @@ async def test_a_backend_failure_sets_no_scope(
     async with scope, asyncio.timeout(PATIENCE_S):
         await scope.wait()
     assert {getattr(record, "action", "") for record in caplog.records} == {"watch_failed"}
-
-
-# -- races -----------------------------------------------------------------------------------
 
 
 async def test_a_cancel_and_an_end_at_once(cancels: Cancels) -> None:

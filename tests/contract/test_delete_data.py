@@ -218,9 +218,6 @@ async def test_without_a_head(storage: DurableStorage, monkeypatch: pytest.Monke
     assert not await has_remains(storage, head.task_id)
 
 
-# -- one task, and the state of a context ----------------------------------------------------------
-
-
 async def test_a_deleted_task_is_gone(storage: DurableStorage, tasks: Storage) -> None:
     """Delete returns True once; the task is neither loaded, listed, updated nor due (45)."""
     task = await tasks.create_task("ctx", message())
@@ -330,9 +327,6 @@ async def test_a_contexts_state_joins_a_commit(storage: DurableStorage, tasks: S
     with pytest.raises(errors.ConcurrencyError):
         await storage.commit(old, Commit(context_write=context_write("lost")))
     assert await tasks.load_context("other") is None
-
-
-# -- the table ------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -173,9 +173,6 @@ async def test_fences_cost_little(storage: DurableStorage, till: Till, clock: Ma
     assert cost(usage) == (2, 0, 2)
 
 
-# -- what a turn writes ----------------------------------------------------------------------
-
-
 async def test_a_turn_in_line(storage: DurableStorage, till: Till, clock: ManualClock) -> None:
     """5 units to leave it, 6 to wake it, 2 more for its claim, which is then apart, 1 for its end.
 
@@ -381,9 +378,6 @@ async def test_a_commits_units_are_known_before(storage: DurableStorage, observe
         assert abs(counted - consumed) <= 2 * len(items), (size, counted, consumed)
 
 
-# -- lists -----------------------------------------------------------------------------------
-
-
 MOST_LOOKED_AT = 40
 """The read units that a page pays beside those of the tasks that it shows: 1,336 index entries."""
 
@@ -499,9 +493,6 @@ async def test_the_first_page(storage: DurableStorage, till: Till, clock: Manual
     assert seen.day.failed >= 40
     requests, _, read = till.total()
     assert (requests, read < 40) == (7, True)
-
-
-# -- workers ---------------------------------------------------------------------------------
 
 
 def set_clock(storage: DurableStorage, clock: Clock) -> None:

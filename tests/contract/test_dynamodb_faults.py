@@ -102,9 +102,6 @@ def forget_tokens(client: Any) -> list[str]:
     return tokens
 
 
-# -- at random -------------------------------------------------------------------------------
-
-
 async def test_commits_under_faults(
     storage: DurableStorage, healthy: DurableStorage, client: Any
 ) -> None:
@@ -198,9 +195,6 @@ async def test_webhooks_under_faults(storage: DurableStorage, client: Any) -> No
         await storage.webhooks.delete(other.id, f"c{number}")
     assert await storage.webhooks.all(other.id) == []
     assert len(faults.met) == 6
-
-
-# -- one request that is not answered --------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_applied", [True, False])
@@ -313,9 +307,6 @@ async def test_no_answer_at_all_is_unavailable(
     assert tries.count(code) == 1
 
 
-# -- torn reads ------------------------------------------------------------------------------
-
-
 def without(*endings: str) -> Hook:
     """Hide items from a query's answer, by the end of their sort key."""
 
@@ -368,9 +359,6 @@ async def test_a_read_during_a_deletion(
     task = await storage.load_task("t")
     assert (said(task) if task else None) == (["new"] if is_used_again else None)
     assert await storage.read("t", incarnation=head.incarnation) is None
-
-
-# -- indexes and batches ---------------------------------------------------------------------
 
 
 async def four(storage: DurableStorage, clock: ManualClock) -> list[str]:

@@ -44,9 +44,6 @@ async def record(storage: DurableStorage, head: Head) -> Record:
     return log.records[-1]
 
 
-# -- attempts --------------------------------------------------------------------------------
-
-
 async def test_starts_that_are_spared_belong_to_their_turn(storage: DurableStorage) -> None:
     """A release counts what used up no attempt; a claim keeps it, the next turn begins anew."""
     head = await claimed(storage, await opened(storage))
@@ -74,9 +71,6 @@ async def test_a_commit_that_fails_its_task_says_why(storage: DurableStorage) ->
         assert (newer.ended, newer.worker) == (END, "host one" if commit.claims else "")
 
 
-# -- what is missing -------------------------------------------------------------------------
-
-
 async def test_a_writer_that_has_not_read_the_request_loses(storage: DurableStorage) -> None:
     """A writer that has not read the request is refused, reads again, commits; the mark stays."""
     head = await claimed(storage, await opened(storage))
@@ -89,9 +83,6 @@ async def test_a_writer_that_has_not_read_the_request_loses(storage: DurableStor
     assert after.version == head.version + 1
     assert after.cancel is not None
     assert after == await newest(storage, head)
-
-
-# -- tasks by id and by hour -----------------------------------------------------------------
 
 
 async def test_a_task_is_found_by_its_id_alone(storage: DurableStorage, clock: ManualClock) -> None:
@@ -161,9 +152,6 @@ async def test_expired_tasks_hide_none(storage: DurableStorage, clock: ManualClo
     assert sorted(found) == sorted((head.scope, head.task_id) for head in lives)
 
 
-# -- contexts --------------------------------------------------------------------------------
-
-
 async def test_lists_and_counts_pass_over_contexts(storage: DurableStorage) -> None:
     """Lists, counts and the search by hour show no contexts of the scope."""
     head = await opened(storage)
@@ -172,9 +160,6 @@ async def test_lists_and_counts_pass_over_contexts(storage: DurableStorage) -> N
     found = await list_tasks(storage, ListTasksQuery())
     assert ([task.id for task in found.tasks], found.total_size) == ([head.task_id], 1)
     assert await created(storage, head.created_at) == [(head.scope, head.task_id)]
-
-
-# -- what a person sees -----------------------------------------------------------------------
 
 
 async def committed(storage: DurableStorage) -> Head:

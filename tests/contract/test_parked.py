@@ -153,9 +153,6 @@ async def test_a_turn_that_was_given_back_has_no_share(storage: DurableStorage, 
     assert [head.task_id for head in of_scope] == [again.task_id]
 
 
-# -- sleepers ---------------------------------------------------------------------------------
-
-
 async def asleep(storage: DurableStorage) -> Head:
     head = await storage.commit(await opened(storage), claim())
     until = storage.clock.now_ms() + 3_600_000

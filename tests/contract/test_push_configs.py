@@ -72,9 +72,6 @@ async def cursors(storage: DurableStorage, task_id: str) -> dict[str, tuple[int,
     }
 
 
-# -- put, get, list, delete --------------------------------------------------------------------
-
-
 async def test_one_is_found_as_it_was_put(storage: DurableStorage, tasks: Storage) -> None:
     """With its ids, the given fields and the task's version as cursor, also behind the task's end.
 
@@ -165,9 +162,6 @@ async def test_refusals_count_for_a_url(storage: DurableStorage) -> None:
     assert not any(push.is_given_up for push in await storage.webhooks.all(task_id))
 
 
-# -- cursors -----------------------------------------------------------------------------------
-
-
 async def test_a_cursor_moves_from_where_it_stands(storage: DurableStorage, tasks: Storage) -> None:
     """A move replaces the configuration only as it was read; those beside it stay."""
     task = await tasks.create_task("ctx", message())
@@ -236,9 +230,6 @@ async def test_a_move_keeps_what_became_of_it(storage: DurableStorage, tasks: St
     assert (stored.answer, stored.answered_at, stored.next_at) == ("", None, None)
 
 
-# -- inline configurations ---------------------------------------------------------------------
-
-
 async def test_a_refused_commit_stores_no_configuration(storage: DurableStorage) -> None:
     """Configuration and turn are stored together or not at all."""
     task_id = await paused(storage)
@@ -304,9 +295,6 @@ async def test_a_turn_keeps_where_its_webhook_stands_by_then(
     assert (stored.cursor, stored.told_count) == by_then
 
 
-# -- the end of a task -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("ends", ["deleted", "expired"])
 async def test_a_task_takes_them(storage: DurableStorage, clock: ManualClock, ends: str) -> None:
     """The configurations of a deleted or expired task are neither found nor written."""
@@ -330,8 +318,6 @@ async def test_a_task_takes_them(storage: DurableStorage, clock: ManualClock, en
     assert await storage.webhooks.all("again") == [fresh]
     assert fresh.version == 1
 
-
-# -- what is refused ---------------------------------------------------------------------------
 
 SECRET, CRLF = "s3cr3t", "\r\nX-Injected: 1"
 
@@ -395,9 +381,6 @@ async def test_a_refused_configuration_leaves_nothing(storage: DurableStorage) -
     assert await storage.webhooks.all(task_id) == []
 
 
-# -- messages with a configuration -------------------------------------------------------------
-
-
 async def test_a_message_brings_its_configuration(storage: DurableStorage, tasks: Storage) -> None:
     """Each is the task's from its own message on; a repeated message changes none."""
     for name in ("first", "other"):
@@ -432,9 +415,6 @@ async def test_the_log_has_no_secrets(storage: DurableStorage) -> None:
 
 def has_secret(text: str) -> bool:
     return TOKEN in text or CREDENTIALS in text
-
-
-# -- what the stream has of a commit -----------------------------------------------------------
 
 
 async def items_of(storage: DurableStorage, task_id: str) -> list[Any]:

@@ -109,9 +109,6 @@ async def test_a_busy_worker(storage: DurableStorage, monkeypatch: pytest.Monkey
     assert await storage.webhooks.all(at.task_id) == by_id
 
 
-# -- any order of requests ---------------------------------------------------------------------
-
-
 class Waiting(MemoryTable):
     """Dictionaries whose requests each wait for a while, which is drawn from a seed."""
 

@@ -418,8 +418,6 @@ async def test_turns_go_on_behind_a_snapshot(blobs: Blobs) -> None:
     )
 
 
-# -- those that a process keeps in its memory -------------------------------------------------
-
 COMMITS = 4
 HOUR = 3600
 TASK = {"task_id": "chosen-by-the-client", "ttl_s": HOUR}

@@ -305,9 +305,6 @@ async def test_a_moving_task(storage: DurableStorage, tasks: Storage, clock: Man
     assert set(made) - set(seen) == {made[1], made[0]}
 
 
-# -- the task with which a context begins ---------------------------------------------------------
-
-
 async def test_a_first_task(storage: DurableStorage, tasks: Storage, clock: ManualClock) -> None:
     """It is listed with the others, wherever its status puts it, counted, and once in all pages."""
     first = first_task_id(storage.scope, "ctx")
@@ -384,9 +381,6 @@ async def test_bad_filters_are_refused(tasks: Storage) -> None:
     ):
         with pytest.raises(InvalidArgumentError):
             await tasks.list_tasks(ListTasksQuery.model_construct(**query))
-
-
-# -- more shards ------------------------------------------------------------------------------
 
 
 TASKS = 12

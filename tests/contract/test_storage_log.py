@@ -327,9 +327,6 @@ async def test_a_commit_repeated_by_its_writer_counts_once(storage: DurableStora
     assert texts(await load(storage, head), "a") == ["x", "y"]
 
 
-# -- the idempotency keys of follow-ups -------------------------------------------------------
-
-
 async def waiting(storage: DurableStorage, **options: Any) -> Head:
     """A task that waits for a message."""
     return await storage.commit(await opened(storage, **options), to(INPUT_REQUIRED))
@@ -376,9 +373,6 @@ async def test_a_key_is_known_where_no_message_is_taken(storage: DurableStorage)
     assert await refused(storage, ended, "one") == at_work.turn.number
     with pytest.raises(errors.TaskTerminalStateError):
         await storage.commit(ended, keyed("new"))
-
-
-# -- turns that are started over --------------------------------------------------------------
 
 
 def asks(text: str) -> entries.StatusChanged:

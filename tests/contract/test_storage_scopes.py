@@ -143,8 +143,6 @@ async def test_other_ids_are_the_clients(storage: DurableStorage, tasks: Storage
         assert again.head == first.head
 
 
-# -- expiry -----------------------------------------------------------------------------------
-
 HOUR = 3600
 MONTH = 30 * 24 * HOUR
 

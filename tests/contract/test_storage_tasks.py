@@ -36,9 +36,6 @@ async def load(tasks: Storage, task_id: str) -> Task:
     return present(await tasks.load_task(task_id))
 
 
-# -- creating and loading --------------------------------------------------------------------
-
-
 async def test_a_new_task_is_submitted(storage: DurableStorage, tasks: Storage) -> None:
     """It has an id, its context, version 1, and its message as history; it is stored so (1-4, 17).
 
@@ -128,9 +125,6 @@ async def test_a_loaded_task_is_the_callers_own(tasks: Storage) -> None:
     again = await load(tasks, task.id)
     assert (said(again), texts(again, "a")) == (["hi"], ["x"])
     assert again.status.state == TaskState.TASK_STATE_SUBMITTED
-
-
-# -- updating --------------------------------------------------------------------------------
 
 
 async def test_the_expected_version_is_checked(storage: DurableStorage, tasks: Storage) -> None:
@@ -261,9 +255,6 @@ async def test_blind_writes_are_repeated(tasks: Storage) -> None:
     )
     assert sorted(written) == list(range(2, 10))
     assert sorted(texts(await load(tasks, task_id), "a")) == chunks
-
-
-# -- large data ------------------------------------------------------------------------------
 
 
 def noise(size: int) -> bytes:

@@ -130,9 +130,6 @@ def moved(task: Task, state: int) -> Task:
     return other
 
 
-# -- saves and versions --------------------------------------------------------------------------
-
-
 async def test_each_save_is_a_version(stores: Stores) -> None:
     """The first one is 1, and each later save is one more; a read has both task and version."""
     task, tasks = new_task(), stores.tasks
@@ -241,9 +238,6 @@ async def test_all_of_a_task_is_kept(stores: Stores) -> None:
     assert (await tasks.get(task.id, me)).task == task
 
 
-# -- deletion and owners -------------------------------------------------------------------------
-
-
 async def test_a_task_is_deleted(stores: Stores) -> None:
     """It is neither read nor listed any more; its id can be used again, from version 1 on."""
     task, tasks, me = new_task(), stores.tasks, caller()
@@ -299,8 +293,6 @@ async def test_the_last_save_wins_without_versions(stores: Stores) -> None:
         await plain.save(task, other)
     assert await plain.get(task.id, me) == (None if stores.is_sql else task)
 
-
-# -- lists ---------------------------------------------------------------------------------------
 
 JANUARY_1, JANUARY_2 = (stamp(datetime(2025, 1, day, tzinfo=UTC)) for day in (1, 2))
 LISTED = {
@@ -389,9 +381,6 @@ async def test_a_task_moves_in_the_list(stores: Stores) -> None:
     assert shown(await stores.tasks.list(ListTasksRequest(status=WORKING), me)) == "1"
 
 
-# -- events --------------------------------------------------------------------------------------
-
-
 async def test_events_follow_a_version(stores: Stores) -> None:
     """A subscriber gets what was saved behind its version, in order, each with its own."""
     task, tasks = new_task(), stores.tasks
@@ -442,9 +431,6 @@ async def test_a_subscriber_goes_on_with_a_new_task(stores: Stores) -> None:
         found = await anext(events)
     assert (found.event, found.version) == (again, TaskVersion(1))
     await events.aclose()
-
-
-# -- webhooks ------------------------------------------------------------------------------------
 
 
 def webhook(name: str, url: str = "https://x.test") -> TaskPushNotificationConfig:

@@ -49,9 +49,6 @@ async def post(
         return await session.post(url, dict(headers), b"{}", timeout_s=timeout_s)
 
 
-# -- where requests go -----------------------------------------------------------------------
-
-
 async def test_a_hostile_url_is_never_connected_to() -> None:
     """No connection is made to a hostile URL, and the event is not tried again."""
     network = RecordingNetwork()
@@ -147,9 +144,6 @@ async def test_the_environment_names_no_proxy(monkeypatch: pytest.MonkeyPatch) -
         assert proxy.connections == 0
 
 
-# -- TLS -------------------------------------------------------------------------------------
-
-
 async def test_the_certificate_has_the_urls_name(tmp_path: Path) -> None:
     """The connection goes to an address, but the name is what TLS asks for and checks."""
     server_names: list[str] = []
@@ -174,9 +168,6 @@ async def test_a_certificate_that_is_not_trusted_gets_no_request(name: str, tmp_
         assert outcome.meaning == "again"
         assert outcome.reason == "TLS: SSLCertVerificationError"
         assert receiver.requests == []
-
-
-# -- answers ---------------------------------------------------------------------------------
 
 
 async def _endless(start: bytes, piece: bytes) -> AsyncIterator[bytes]:

@@ -91,9 +91,6 @@ async def test_work_behind_the_state(receiver: Receiver, *, is_large: bool) -> N
     assert told["status"]["message"]["parts"][0]["text"].endswith("Sign in.")
 
 
-# -- failures ----------------------------------------------------------------------------------
-
-
 async def test_it_is_given_up_and_told_again(receiver: Receiver, world: World) -> None:
     """A refusal is final, and recorded; setting it again tells the state again."""
     receiver.script = lambda _: status(410)
@@ -109,9 +106,6 @@ async def test_it_is_given_up_and_told_again(receiver: Receiver, world: World) -
     await world.pump()
     assert receiver.states == ["COMPLETED"] * 2
     assert len({request.event_id for request in receiver.requests}) == 2
-
-
-# -- replacements and deletions ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("when", ["failing", "during the call"])

@@ -140,9 +140,6 @@ def secret(number: int = 0) -> str:
     return f"{number:02d}" + "aB3$" * 16
 
 
-# -- a receiver ------------------------------------------------------------------------------
-
-
 async def test_a_receiver_checks_body_and_signature() -> None:
     """PyJWT's JWKS client finds the key, and every claim is there and right."""
     clock = SystemClock()
@@ -213,9 +210,6 @@ async def test_a_receiver_survives_a_rotation(
     assert used[:50] == [old] * 50
     assert used[-50:] == [new] * 50
     assert set(used) == {old, new}
-
-
-# -- which key signs -------------------------------------------------------------------------
 
 
 async def test_the_first_key_signs_at_once(clock: ManualClock, store: KeyStore) -> None:
@@ -296,9 +290,6 @@ async def test_a_secret_that_is_gone_does_not_stop_the_signer(clock: ManualClock
         await sign(signer_of(values, memory_keys(clock), clock))
 
 
-# -- where the secret comes from --------------------------------------------------------------
-
-
 def secret_in(manager: SecretsManager, clock: Clock) -> signing.SecretsManagerSecret:
     return signing.SecretsManagerSecret("signing", client=manager, clock=clock)
 
@@ -354,9 +345,6 @@ async def test_one_secret_for_a_process() -> None:
     [first], [second] = await signing.process_secret(), await signing.process_secret()
     assert first == second
     assert len(first) >= 64
-
-
-# -- from a secret to a key ------------------------------------------------------------------
 
 
 def pem(key: Any) -> str:

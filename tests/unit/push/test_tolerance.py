@@ -110,9 +110,6 @@ def bench() -> Bench:
     return Bench()
 
 
-# -- newer releases --------------------------------------------------------------------------
-
-
 def write_critical_entry(bench: Bench, head: Head) -> None:
     body = encode_entries([Unknown(b"?", CRITICAL, b"")])
     newer.append_to_body(bench.database, newer.event_key(head, 2), body)
@@ -196,9 +193,6 @@ async def test_a_move_and_a_put_keep_what_only_a_newer_release_knows(bench: Benc
     assert (await bench.found("hook")).dialect == "0.3"
     stored = newer.stored(bench.database, push_key(head, "hook"))
     assert stored["newest"] == known["newest"]
-
-
-# -- configurations that cannot be read ------------------------------------------------------
 
 
 def lose(*names: str) -> Callable[[Bench, _Typed], None]:

@@ -94,9 +94,6 @@ def table() -> MemoryTable:
     return made
 
 
-# -- what a save costs -----------------------------------------------------------------------------
-
-
 async def test_what_is_stored_grows_as_what_is_saved(table: MemoryTable) -> None:
     """200 chunks store twice as much as 100: no save stores the task again."""
     stores, task, version = await saved(table)
@@ -136,9 +133,6 @@ async def test_a_cache_is_bounded(table: MemoryTable, monkeypatch: pytest.Monkey
     assert [*store._known] == [f"task-{number}" for number in range(5, 9)]
     assert store._known_bytes < 8000
     assert (await store.get("task-0", ME)).task.id == "task-0"
-
-
-# -- large tasks -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [345_000, 6_000_000])
@@ -194,9 +188,6 @@ async def test_a_bucket_takes_it(table: MemoryTable, monkeypatch: pytest.MonkeyP
         assert "Contents" not in s3.list_objects_v2(Bucket="large")
 
 
-# -- time to live ----------------------------------------------------------------------------------
-
-
 async def test_a_task_expires_after_its_last_save(table: MemoryTable, clock: ManualClock) -> None:
     """Whole until then, however old its parts; then its id is free; no life is no time to live."""
     stores, task, version = await saved(table, clock=clock, ttl_s=DAY)
@@ -231,9 +222,6 @@ async def test_a_longer_life(table: MemoryTable, clock: ManualClock, later: int 
     assert await whole(table, clock=clock) == task
 
 
-# -- races -----------------------------------------------------------------------------------------
-
-
 async def test_a_task_is_deleted_and_created_while_it_is_read(table: MemoryTable) -> None:
     """Who has read the old HEAD gets the new task; no log is read for another one."""
     stores, _, _ = await saved(table)
@@ -265,9 +253,6 @@ async def test_a_deletion_is_finished(table: MemoryTable, monkeypatch: pytest.Mo
     assert table._items
     await stores.tasks.delete("task", ME)
     assert not table._items
-
-
-# -- what they cannot use --------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -406,9 +391,6 @@ async def test_an_id_that_does_not_fit(table: MemoryTable, wrong: str) -> None:
     ):
         with pytest.raises(InvalidParamsError, match="1 to 900 bytes"):
             await call
-
-
-# -- what a save changes ----------------------------------------------------------------------
 
 
 contents = st.lists(st.text("ab", max_size=12).map(str.encode), max_size=4)
