@@ -89,18 +89,15 @@ async def test_a_conversation(world: World, binding: str, version: str) -> None:
     assert asked[0].HasField("task")
     assert asked[-1].status_update.status.state == types.TaskState.TASK_STATE_INPUT_REQUIRED
     task = asked[0].task
-
     told = await collect(
         client.send_message(request("go", task_id=task.id, context_id=task.context_id))
     )
     assert told[0].task.id == task.id
     assert text(told) == "Once upon a time."
     assert told[-1].status_update.status.state == types.TaskState.TASK_STATE_COMPLETED
-
     stored = await client.get_task(types.GetTaskRequest(id=task.id))
     assert get_artifact_text(stored.artifacts[0]) == "Once upon a time."
     assert [m.parts[0].text for m in stored.history] == ["ask", "Which one?", "go"]
-
     blocking = await world.client(binding, version, streaming=False)
     (waited_for,) = await collect(blocking.send_message(request("go", context_id="another")))
     assert waited_for.task.status.state == types.TaskState.TASK_STATE_COMPLETED

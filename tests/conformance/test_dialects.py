@@ -68,20 +68,16 @@ async def test_the_same_conversation(client: Client01) -> None:
     """Send, stream, pause, resume and cancel have the outcome that they have in later versions."""
     told = await client.send("go")
     assert (told.states, told.text) == (["completed"], STORY)
-
     streamed = await client.stream("go")
     assert (streamed.states, streamed.text) == (["submitted", "working", "completed"], STORY)
-
     asked = await client.send("ask")
     assert asked.states == ["input-required"]
     resumed = await client.stream("go", task=asked)
     assert (resumed.states[-1], resumed.text) == ("completed", STORY)
-
     paused = await client.stream("ask")
     assert paused.states[-1] == "input-required"
     answered = await client.send("go", task=paused)
     assert (answered.task_id, answered.states) == (paused.task_id, ["completed"])
-
     waiting = await client.send("ask")
     assert await client.cancel(waiting) == "canceled"
 
@@ -135,10 +131,7 @@ async def test_a_0_3_client_without_a_header(agent: ServedAgent, client: Client0
 
 class TestVersion01:
     async def test_the_task_it_reads(self, client: Client01) -> None:
-        """0.1: a task has id, sessionId, status, numbered artifacts, and the history asked for.
-
-        Also where the agent answers with a Message alone, which is that of the status.
-        """
+        """0.1: id, sessionId, status, numbered artifacts, history if asked; so for a Message."""
         params = {**sent("go"), "sessionId": "s-1", "historyLength": 5, "metadata": {"a": 1}}
         task = await client.call("tasks/send", params)
         assert (task["id"], task["sessionId"]) == (params["id"], "s-1")
@@ -220,10 +213,8 @@ class TestVersion01:
         assert [(one["id"], one["url"]) for one in listed.result["configs"]] == [
             ("a2a-0.1", "https://receiver.example/2")
         ]
-        push = present(
-            await backends.storage.for_scope(ANONYMOUS).webhooks.get(seen["id"], "a2a-0.1")
-        )
-        assert push.dialect == "0.1"
+        webhooks = backends.storage.for_scope(ANONYMOUS).webhooks
+        assert present(await webhooks.get(seen["id"], "a2a-0.1")).dialect == "0.1"
         third = {"id": seen["id"], "pushNotificationConfig": {"url": "http://10.0.0.7/"}}
         with pytest.raises(RpcError, match=r"pushNotificationConfig\.url"):
             await client.call("tasks/pushNotification/set", third)
@@ -316,10 +307,7 @@ class TestSimpleA2A:
         assert await simple.call(f"{push}/list", named) == []
 
     async def test_a_list(self, simple: SimpleA2A) -> None:
-        """A list has the caller's tasks as one JSON list, newest first, with histories.
-
-        `contextId` beside the message puts it there, and chooses what is listed.
-        """
+        """The caller's tasks, or those of a `contextId`, newest first, with their histories."""
         sent = [await simple.send_task("go") for _ in range(2)]
         sent.append(await simple.send_task("go", context_id="here"))
         listed = await simple.call("tasks/list", {})
@@ -345,10 +333,7 @@ class TestRepetition:
         assert len(worker.started) == 1
 
     async def test_of_what_was_said(self, client: Client01, worker: ScriptedWorker) -> None:
-        """The same to a finished task, or a first message again, is a retry; other content none.
-
-        An answer that says the same as the one before it is an answer.
-        """
+        """A repeated message is a retry, also of a finished task; a repeated answer is none."""
         first, second = [await client.send("go", task=Seen("done")) for _ in range(2)]
         assert (first == second, len(worker.started)) == (True, 1)
         with pytest.raises(RpcError):

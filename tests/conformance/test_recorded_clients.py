@@ -43,16 +43,12 @@ def settings() -> Settings:
 async def test_a_clients_requests(
     backends: Backends, card: AgentCard, worker: ScriptedWorker, client: str
 ) -> None:
-    """Its whole session, on tasks of this server's: what was done then is done, and no more."""
-    await replay(RECORDED[client], backends, card)
-
-
-async def replay(requests: Sequence[Request], backends: Backends, card: AgentCard) -> None:
-    """Send a client's session, on tasks of this server's.
+    """Its whole session, on tasks of this server's: each is refused if and only if it was then.
 
     A request goes out when the one before it was answered, or its stream has begun; the answer to a
-    question when the question has come. Each is refused if and only if it was refused then.
+    question when the question has come.
     """
+    requests = RECORDED[client]
     app = create_app(settings_for(requests), backends, card, entrypoint="stream")
     ids: dict[str, str] = {}
     reading: list[asyncio.Task[None]] = []

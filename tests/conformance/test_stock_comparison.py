@@ -150,6 +150,8 @@ MESSAGE_OF_ALL_PARTS = {
     "metadata": {"mood": "calm"},
     "extensions": ["urn:mood"],
 }
+ALL_ASKED = ["user: one", "agent: Which one?", "user: two", "agent: Which two?", "user: done"]
+SEEN = [None, ["Which one?", "one"], ["Which two?", "one", "Which one?", "two"]]
 REFUSED = {"message": (REFERENCE, "secret"), "answers": (["task FAILED"], "task")}
 RAISED = REFUSED | {"seen": RUNS}
 BY_MESSAGE = {"state": ("COMPLETED", "durable"), "history": (["user: hello"], "durable")}
@@ -174,23 +176,14 @@ DIFFERENCES: dict[str, dict[str, tuple[Any, str]]] = {
         "artifacts": ({"a": ["", "one two"]}, "lenient"),
     },
     "one messageId for all": {
-        "seen": (
-            [None, ["Which one?", "one"], ["Which two?", "one", "Which one?", "two"]],
-            "history",
-        ),
-        "history": (
-            ["user: one", "agent: Which one?", "user: two", "agent: Which two?", "user: done"],
-            "history",
-        ),
+        "seen": (SEEN, "history"),
+        "history": (ALL_ASKED, "history"),
     },
     "taskId alone": {
         "answers": (["task INPUT_REQUIRED", "task INPUT_REQUIRED", "task COMPLETED"], "context"),
         "state": ("COMPLETED", "context"),
         "message": ("Thanks", "context"),
-        "history": (
-            ["user: one", "agent: Which one?", "user: two", "agent: Which two?", "user: done"],
-            "context",
-        ),
+        "history": (ALL_ASKED, "context"),
         "artifacts": ({"a": ["", "bought"]}, "context"),
     },
     "the Task again": {
@@ -271,11 +264,7 @@ async def test_an_executor_gives_the_same_task(case: str) -> None:
     executor, script = CASES[case]
     theirs = await outcome(stock, executor(), script)
     ours = await outcome(durable, executor(), script)
-    found = {
-        name: ours[name] or None
-        for name in ours
-        if (ours[name] or None) != (theirs.get(name) or None)
-    }
+    found = {k: ours[k] or None for k in ours if (ours[k] or None) != (theirs.get(k) or None)}
     assert found == {name: given for name, (given, _) in DIFFERENCES.get(case, {}).items()}
 
 
