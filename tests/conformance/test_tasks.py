@@ -28,10 +28,7 @@ async def test_the_answer_is_a_message(agent: ServedAgent) -> None:
 
 
 async def test_a_send_waits_for_an_end_or_a_pause(agent: ServedAgent) -> None:
-    """3.2.2, 7.6.1: until a terminal or an interrupted state; it has status and artifacts.
-
-    5.6.1: times are ISO 8601 with a Z, to the millisecond at most.
-    """
+    """3.2.2, 7.6.1: until an end or a pause; 5.6.1: times have a Z; 3.1.3: a read is the same."""
     for text, state, said in (
         ("go", "COMPLETED", "Done."),
         ("fail", "FAILED", "It did not work."),

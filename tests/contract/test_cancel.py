@@ -58,10 +58,7 @@ def cancels(storage: DurableStorage, clock: ManualClock) -> Cancels:
 
 
 async def test_every_read_says_that_a_cancel_was_requested(cancels: Cancels) -> None:
-    """HEAD says who asked first and when, in every read and look; no version and record moves.
-
-    A second request, a cleanup and a cancel of another task change nothing of it.
-    """
+    """HEAD says who asked first and when, in every read; nothing else changes, nor by another."""
     task_id, other = await cancels.task(), await cancels.task()
     storage, now_ms = cancels.storage, cancels.clock.now_ms()
     before = present(await storage.read(task_id))
@@ -154,10 +151,8 @@ async def test_nothing_but_the_end_moves_the_deadline(cancels: Cancels) -> None:
 
 
 @pytest.mark.parametrize("ends", [False, True])
-async def test_a_request_whose_answer_was_lost_has_succeeded(
-    cancels: Cancels, monkeypatch: pytest.MonkeyPatch, *, ends: bool
-) -> None:
-    """A repeated write meets its own mark, also where a worker has ended the task since."""
+async def test_twice(cancels: Cancels, monkeypatch: pytest.MonkeyPatch, *, ends: bool) -> None:
+    """A write whose answer was lost meets its own mark, also where the task has ended since."""
     task_id, table = await cancels.task(), cancels.storage.table
     write = table.write
 

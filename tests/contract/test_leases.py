@@ -40,11 +40,7 @@ async def taken(leases: Leases, caller: str, count: int) -> list[Lease]:
 
 
 async def test_a_caller_has_as_many_streams_as_allowed(slots: Slots, caller: str) -> None:
-    """The one above the limit is refused; one that is given back makes room for one.
-
-    Another caller has places of its own, and one that is not known the common ones alone. With the
-    limit 0 every stream is allowed, and no slot is stored.
-    """
+    """Until one is given back; others have their own; the limit 0 allows, and stores, no slots."""
     leases = of_callers(slots, 3)
     first, *_ = held = await taken(leases, caller, 5)
     assert len(held) == 3

@@ -195,9 +195,7 @@ async def test_a_turn_counts_while_it_sleeps(storage: DurableStorage, leaves: st
     assert await sleepers.count(Scope.of("", "nobody").principal) == 0
 
 
-async def test_from_half_on_a_caller_is_counted(
-    storage: DurableStorage, clock: ManualClock
-) -> None:
+async def test_from_half_on_one_is_counted(storage: DurableStorage, clock: ManualClock) -> None:
     """Workers say so, once a minute at most; it is seen until the last of them has expired."""
     storage = storage.for_scope(Scope.of("", "many"))
     caller, sleepers = storage.scope.principal, Sleepers(storage, 4)

@@ -73,17 +73,13 @@ async def cursors(storage: DurableStorage, task_id: str) -> dict[str, tuple[int,
 
 
 async def test_one_is_found_as_it_was_put(storage: DurableStorage, tasks: Storage) -> None:
-    """With its ids, the given fields and the task's version as cursor, also behind the task's end.
-
-    Without an id it gets one; nothing that is given is mutated.
-    """
+    """With ids, fields and the task's version; without an id it gets one; what is given stays."""
     head = (await storage.open_task("ctx", request())).head
     await tasks.update_task(head.task_id, TaskState.TASK_STATE_WORKING)
     given = config(head.task_id, "mine")
     put = await storage.webhooks.put(given)
-    assert put == Push(
-        scope=storage.scope.digest, incarnation=head.incarnation, config=given, version=2
-    )
+    scope, incarnation = storage.scope.digest, head.incarnation
+    assert put == Push(scope=scope, incarnation=incarnation, config=given, version=2)
     assert put.index == LAST
     assert await storage.webhooks.get(head.task_id, "mine") == put
     assert await tasks.get_version(head.task_id) == 2

@@ -421,10 +421,7 @@ async def test_an_unread_body(queues: TableQueues, caplog: pytest.LogCaptureFixt
 
 @on_tables
 async def test_a_damaged_group(queues: TableQueues, caplog: pytest.LogCaptureFixture) -> None:
-    """What an item has that cannot be read is set aside; then its group takes messages again.
-
-    Text that is too large for one message, escaped, is kept whole in several ones.
-    """
+    """What cannot be read is set aside, whole, in parts if large; then its group goes on."""
     queue, large = queues.queue(), "{" + '"' * 2 * table._PART
     key = Key("QUEUE#Note.fifo", "GROUP#task")
     for text, damage in (("1", "{torn"), ("2", large)):
@@ -569,10 +566,7 @@ async def test_a_delivery_is_kept_from_the_beginning_of_its_poll(queues: SqsQueu
 async def test_a_pulled_delivery_costs_three_requests(
     queues: SqsQueues, comes_from: str, waited_s: int, visibility_s: int, *, extends: bool
 ) -> None:
-    """Send, receive and delete: the receive has hidden it already for the worker's visibility.
-
-    It is extended first if that is too short by then, or if an event source has received it.
-    """
+    """Send, receive, delete; it is extended first if too short, or received by an event source."""
     asked: list[str] = []
     queues.client.meta.events.register(
         "before-send.sqs.*", lambda event_name, **_: asked.append(event_name.rpartition(".")[2])
@@ -596,10 +590,7 @@ async def test_a_pulled_delivery_costs_three_requests(
 
 @on_sqs
 async def test_an_undecodable_one(queues: SqsQueues, caplog: pytest.LogCaptureFixture) -> None:
-    """It is logged and moved to its queue, or left to the redrive policy where there is none.
-
-    The next message is received. In a FIFO queue each such body has a group of its own.
-    """
+    """It is logged and moved, or left to the redrive policy; in a FIFO queue each has a group."""
     for body, place in (("{not json", queues.undecodable), ('{"task_id": 1}', None)):
         queues.send(body)
         queue = queues.queue(undecodable_queue=place)
@@ -854,10 +845,7 @@ async def test_a_message_is_received_with_its_senders_write(queues: TableQueues)
 
 @on_tables
 async def test_what_its_sender_does_not_store_is_not_delivered(queues: TableQueues) -> None:
-    """The pull goes on, and takes the next message that is sent.
-
-    None is left beside it, after a shutdown, or for the writes to another table.
-    """
+    """The pull takes the next message; none is left beside it, after a shutdown, or elsewhere."""
     bench = Bench(queues)
     await bench.stored()
     pull, reserved = await bench.waits()

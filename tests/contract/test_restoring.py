@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from a2a.types import Part, TaskPushNotificationConfig, TaskState, TaskStatus
+from a2a.types import Part, TaskPushNotificationConfig
 
 from a2a_serverless.errors import TaskNotFoundError, UnreadableTaskError, UnsupportedOperationError
 from a2a_serverless.push.jobs import PushJob
@@ -21,7 +21,7 @@ from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.layout import INDEXES, head_key, task_partition
 from a2a_serverless.storage.table import Put, Range, Update
-from a2a_serverless.tasks.entries import Caller, Recorded, StatusChanged, StepId
+from a2a_serverless.tasks.entries import Caller, Recorded, StepId
 from a2a_serverless.tasks.head import FORMAT, Head
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.operate.acts import Acts
@@ -29,14 +29,12 @@ from a2a_serverless_tools.operate.inspector import Inspector
 from a2a_serverless_tools.operate.journal import newest
 from tests.contract.test_acts import KilledError, Mortal
 from tests.support.clocks import ManualClock
+from tests.support.commits import COMPLETED, to
 from tests.support.messages import request
 from tests.support.present import present
 from tests.support.queues import MemoryQueue, left
 
-S = TaskState
 ANN = Caller(user="ann")
-
-
 HOOK = "https://receiver.example/"
 COMMITS = 12
 """More than one transaction of a restoration takes."""
@@ -63,15 +61,13 @@ class Desk:
         )
         head = await self.storage.commit(opened.head, Commit(token="a", claims=True, worker="w"))
         (push,) = await self.storage.webhooks.all(task_id)
-        assert await self.storage.webhooks.move(
-            push, push.settled((1, 0), "status 200", 1, is_told=True)
-        )
+        told = push.settled((1, 0), "status 200", 1, is_told=True)
+        assert await self.storage.webhooks.move(push, told)
         for number in range(COMMITS):
             record = Recorded(StepId("step", str(number), 1), "json", b'"%s"' % (b"y" * 40_000))
             record = await self.storage.offload_record(head, record)
             head = await self.storage.commit(head, Commit(entries=(record,), token="a"))
-        done = StatusChanged(TaskStatus(state=S.TASK_STATE_COMPLETED))
-        return await self.storage.commit(head, Commit(entries=(done,), token="a"))
+        return await self.storage.commit(head, to(COMPLETED, token="a"))
 
     async def items(self, storage: DurableStorage, task_id: str) -> list[dict[str, Any]]:
         return await storage.table.all(Range(partition=task_partition(self.scope, task_id)))
@@ -134,9 +130,7 @@ async def test_a_deleted_task_comes_back_whole_and_once(desk: Desk) -> None:
 
 @pytest.mark.long(one_in=2)
 @pytest.mark.parametrize("is_applied", [False, True], ids=["before", "after"])
-async def test_what_is_cut_off_is_done_by_the_next(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, *, is_applied: bool
-) -> None:
+async def test_kills(desk: Desk, monkeypatch: pytest.MonkeyPatch, *, is_applied: bool) -> None:
     """Whichever write is its last: until then readers find nothing, and the next one ends it."""
     for at in range(20):
         task_id = f"t-{is_applied}-{at}"
@@ -236,10 +230,7 @@ UNREADABLE: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
 
 
 async def test_what_this_release_cannot_read_is_refused(desk: Desk, clock: ManualClock) -> None:
-    """A task of another release, or a damaged one: a sentence, and nothing is changed.
-
-    An expired one too: its time counts from its creation, and the table beside keeps it no longer.
-    """
+    """Of another release, damaged, or expired since its creation: nothing is changed."""
     head = await desk.lost("t")
     key = head_key(desk.scope, "t")
     item = present(await desk.beside.table.get(key))

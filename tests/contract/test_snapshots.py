@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import AsyncMock, Mock
 
 import pytest
-from a2a.types import Artifact, Part, TaskState
+from a2a.types import Artifact, Part
 
 from a2a_serverless.errors import ConfigurationError, InvalidArgumentError, UnavailableError
 from a2a_serverless.storage import durable, snapshots
@@ -53,7 +53,6 @@ from tests.support.present import present
 from tests.support.workers import Bench, artifact_texts
 
 CHUNK = "x" * 6_000
-ASKS = TaskState.TASK_STATE_INPUT_REQUIRED
 
 
 @pytest.fixture
@@ -175,10 +174,7 @@ async def check_same(storage: DurableStorage, head: Head) -> Log:
 
 
 async def test_a_reader_gets_the_same(storage: DurableStorage) -> None:
-    """With a snapshot a task reads as its whole log does, behind turns and inside of one.
-
-    However long it is, a snapshot, 64 KB of log and a turn are read, of any number of commits.
-    """
+    """A snapshot reads as the whole log; of any length it, 64 KB of log and a turn are read."""
     head, longest = None, 0
     for number in range(9):
         head = await turn(storage, head, f"{number}")
@@ -234,14 +230,11 @@ async def test_a_snapshot_that_cannot_be_read_is_not_missed(
 
 
 async def test_a_store_that_refuses_hinders_no_turn(
-    storage: DurableStorage,
-    blobs: Blobs,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The worker logs it, and the task is read as before."""
     refuses = AsyncMock(side_effect=ConfigurationError("The bucket refuses."))
-    monkeypatch.setattr(blobs, "put", refuses)
+    monkeypatch.setattr(storage.table.blobs, "put", refuses)
     head = await turn(storage, None, "1", chunks=12)
     await after_turn(storage, head)
     assert "A snapshot was not stored: The bucket refuses." in caplog.text
@@ -523,10 +516,7 @@ async def test_what_is_kept_is_bounded_by_bytes(storage: DurableStorage) -> None
 
 @near_ones
 async def test_what_a_restart_takes_back_is_not_in_it(storage: DurableStorage) -> None:
-    """Nothing is kept where the turn before was open, or its code goes on in the current one.
-
-    Nor of a task with an entry that its workers have to see, which this release cannot read.
-    """
+    """Nothing is kept where a turn was open before, goes on, or has an entry of a newer release."""
     head = await asked(storage, "abcd")
     log = await log_of(storage, head)
     near, turn, first = NearSnapshots(), log.head.turn, log.records[0]

@@ -43,11 +43,6 @@ async def fill(
     return ids
 
 
-async def pages(storage: DurableStorage, **query: object) -> list[ListTasksResponse]:
-    """All pages of a query."""
-    return await walk(storage, None, **query)
-
-
 def ids(*results: ListTasksResponse) -> list[str]:
     return [task.id for result in results for task in result.tasks]
 
@@ -77,7 +72,7 @@ async def test_the_newest_first(
     assert ids(await tasks.list_tasks(ListTasksQuery())) == [first, third, second]
     clock.advance(1)
     made = [(await tasks.create_task("ties", message())).id for _ in range(7)]
-    results = await pages(storage, page_size=2, context_id="ties")
+    results = await walk(storage, None, page_size=2, context_id="ties")
     assert ids(*results) == sorted(made, reverse=True)
 
 
@@ -124,7 +119,7 @@ async def test_pages(storage: DurableStorage, tasks: Storage, clock: ManualClock
     """Pages of any size hold a task once (42); `total_size` counts on the first, for all (43)."""
     made = await fill(tasks, clock, 7)
     for size in (1, 3, 7, 100):
-        results = await pages(storage, page_size=size)
+        results = await walk(storage, None, page_size=size)
         assert ids(*results) == made[::-1]
         assert all(len(result.tasks) == size for result in results[:-1])
         assert all(result.page_size == size for result in results)
@@ -149,10 +144,10 @@ async def test_a_large_page(storage: DurableStorage, tasks: Storage, clock: Manu
         {"include_artifacts": True},
         {"history_length": 0, "include_artifacts": True},
     ):
-        read = await pages(storage, **query)
+        read = await walk(storage, None, **query)
         assert [ids(page) for page in read] == [made[:2:-1], [made[2]], made[1::-1]]
         assert [page.total_size for page in read] == [5] * 3
-    (whole,) = await pages(storage, history_length=0)
+    (whole,) = await walk(storage, None, history_length=0)
     assert ids(whole) == made[::-1]
 
 
@@ -174,27 +169,6 @@ async def test_what_fits(storage: DurableStorage, tasks: Storage, clock: ManualC
         await list_tasks(storage, rest, fitting=fitting)
 
 
-async def seen_and_then_completed(
-    tasks: Storage, monkeypatch: pytest.MonkeyPatch, commits: int
-) -> str:
-    """A working task of so many commits, which completes whenever a list has seen its HEAD."""
-    task = await tasks.create_task("ctx", message())
-    long = agent_message("x" * (MAX_INLINE_BYTES + 1))
-    for _ in range(commits - 1):  # HEAD points to the log
-        await tasks.update_task(task.id, WORKING, status_message=long)
-    find = listing._newest
-
-    async def and_then_complete(of: DurableStorage, asked: _Listing, *size: Any) -> Any:
-        found = await find(of, asked, *size)
-        for head in found.heads:
-            if head.state == WORKING:
-                await tasks.update_task(head.task_id, COMPLETED)
-        return found
-
-    monkeypatch.setattr(listing, "_newest", and_then_complete)
-    return task.id
-
-
 @pytest.mark.parametrize(("commits", "length"), [(2, 0), (2, None), (_FIRST_COMMITS + 1, None)])
 @pytest.mark.parametrize("status", [WORKING, None])
 async def test_a_task_that_moves_on_under_a_listing_is_in_the_state_asked_for(
@@ -205,7 +179,20 @@ async def test_a_task_that_moves_on_under_a_listing_is_in_the_state_asked_for(
     commits: int,
 ) -> None:
     """A list by state shows it as the list saw it, or leaves it out; one without shows it."""
-    task_id = await seen_and_then_completed(tasks, monkeypatch, commits)
+    task_id = (await tasks.create_task("ctx", message())).id
+    long = agent_message("x" * (MAX_INLINE_BYTES + 1))
+    for _ in range(commits - 1):  # HEAD points to the log
+        await tasks.update_task(task_id, WORKING, status_message=long)
+    find = listing._newest
+
+    async def and_then_complete(of: DurableStorage, asked: _Listing, *size: Any) -> Any:
+        found = await find(of, asked, *size)
+        for head in found.heads:
+            if head.state == WORKING:
+                await tasks.update_task(head.task_id, COMPLETED)
+        return found
+
+    monkeypatch.setattr(listing, "_newest", and_then_complete)
     query = ListTasksQuery(status=status, history_length=length)
     listed = (await tasks.list_tasks(query)).tasks
     if status is None:
@@ -261,7 +248,7 @@ async def test_a_rare_state_is_found_over_short_pages(
     assert len(results) > 4
     assert not results[0].tasks
     assert {result.total_size for result in results} == {3}
-    exact = await pages(storage, **query)
+    exact = await walk(storage, None, **query)
     assert [(ids(page), page.total_size) for page in exact] == [([made[30]], 2), ([made[3]], 2)]
 
 
@@ -286,7 +273,7 @@ async def test_a_total_is_exact_up_to_a_bound(
     results = await walk(storage, 2, **query)
     assert [result.total_size for result in results] == [2] * len(results)
     assert len(ids(*results)) == len(set(ids(*results))) == left
-    assert {page.total_size for page in await pages(storage, **query)} == {left}
+    assert {page.total_size for page in await walk(storage, None, **query)} == {left}
 
 
 async def test_a_moving_task(storage: DurableStorage, tasks: Storage, clock: ManualClock) -> None:
@@ -383,19 +370,15 @@ async def test_bad_filters_are_refused(tasks: Storage) -> None:
             await tasks.list_tasks(ListTasksQuery.model_construct(**query))
 
 
-TASKS = 12
-
-
 async def test_more_shards_find_the_tasks_of_fewer(
     storage: DurableStorage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lists, hours, due turns, states and deletions; what is written from then on uses all."""
-    heads = [(await storage.open_task(f"c{n}", request())).head for n in range(TASKS)]
+    heads = [(await storage.open_task(f"c{n}", request())).head for n in range(12)]
     monkeypatch.setattr(layout, "SHARDS", 16)
-    heads += [(await storage.open_task(f"d{n}", request())).head for n in range(TASKS)]
+    heads += [(await storage.open_task(f"d{n}", request())).head for n in range(12)]
     assert len({layout.shard_of(head.task_id) for head in heads}) > 4
     ids = {head.task_id for head in heads}
-
     listed = await list_tasks(storage, ListTasksQuery(page_size=100))
     assert {task.id for task in listed.tasks} == ids
     hour_ms = clock.now_ms() // HOUR_MS * HOUR_MS
@@ -404,7 +387,6 @@ async def test_more_shards_find_the_tasks_of_fewer(
     clock.advance(3600)
     overdue = await due_tasks(storage, clock.now_ms(), limit=100_000)
     assert ids <= {due.task_id for due in overdue}
-
     old = heads[0]
     moved = await storage.commit(old, Commit(token="one", claims=True, worker="host"))
     again = await due_tasks(storage, clock.now_ms(), limit=100_000)

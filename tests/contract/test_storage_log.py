@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pytest
 from a2a.types import Task, TaskState
@@ -44,8 +43,6 @@ from tests.support.databases import LONG
 from tests.support.heads import with_fields
 from tests.support.messages import agent_message, request, said, texts
 from tests.support.present import present
-
-LARGE = wrote("x" * 700_000)
 
 
 def metadata(**values: str) -> entries.MetadataMerged:
@@ -87,8 +84,8 @@ async def test_head_says_what_commit_returned(storage: DurableStorage) -> None:
 
 async def test_a_record_says_who_wrote_it(storage: DurableStorage, clock: ManualClock) -> None:
     """A record has the entries, the token, the id and the time of its commit, in parts too."""
-    head = await opened(storage)
-    written = [claim("t1", status(WORKING), wrote("x")), Commit(token="t1", entries=(LARGE,))]
+    head, large = await opened(storage), wrote("x" * 700_000)
+    written = [claim("t1", status(WORKING), wrote("x")), Commit(token="t1", entries=(large,))]
     times = [head.created_at]
     for commit in written:
         clock.advance(1.5)
@@ -327,19 +324,8 @@ async def test_a_commit_repeated_by_its_writer_counts_once(storage: DurableStora
     assert texts(await load(storage, head), "a") == ["x", "y"]
 
 
-async def waiting(storage: DurableStorage, **options: Any) -> Head:
-    """A task that waits for a message."""
-    return await storage.commit(await opened(storage, **options), to(INPUT_REQUIRED))
-
-
 def keyed(key: str | None) -> Commit:
     return follow_up("pay 100", idempotency_key=key)
-
-
-async def answered(storage: DurableStorage, head: Head, key: str | None) -> Head:
-    """The task after a message, when it waits for the next one."""
-    opened = await storage.commit(head, keyed(key))
-    return await storage.commit(opened, to(INPUT_REQUIRED))
 
 
 async def refused(storage: DurableStorage, head: Head, key: str) -> int:
@@ -352,19 +338,17 @@ async def refused(storage: DurableStorage, head: Head, key: str) -> int:
 
 async def test_a_key_opens_one_turn_whatever_came_in_between(storage: DurableStorage) -> None:
     """Each of the keys finds its own turn, and nothing is written."""
-    head = await waiting(storage)
-    turns = {}
+    head, turns = await storage.commit(await opened(storage), to(INPUT_REQUIRED)), {}
     for key in ("one", None, "two", None, "three"):
-        before = head
-        head = await answered(storage, head, key)
-        turns[key] = before.version + 1
+        turns[key] = head.version + 1
+        head = await storage.commit(await storage.commit(head, keyed(key)), to(INPUT_REQUIRED))
     for key in ("one", "two", "three"):
         assert await refused(storage, head, key) == turns[key]
 
 
 async def test_a_key_is_known_where_no_message_is_taken(storage: DurableStorage) -> None:
     """At work and after its end, the task refuses a new message, and a repeated one is found."""
-    head = await waiting(storage)
+    head = await storage.commit(await opened(storage), to(INPUT_REQUIRED))
     at_work = await storage.commit(head, keyed("one"))
     assert await refused(storage, at_work, "one") == at_work.turn.number
     with pytest.raises(errors.TaskNotAcceptingMessagesError):
@@ -411,10 +395,7 @@ def is_as_it_should_be(task: Task | None) -> None:
 
 
 async def test_a_restart_keeps_what_earlier_turns_have_left(storage: DurableStorage) -> None:
-    """Two turns that are each started over take nothing from those before them.
-
-    The agent's Task, and what its first chunk is appended to, stand where its turn began.
-    """
+    """Turns that are started over take nothing away; the agent's Task is as its turn began."""
     head = await after_three_turns(storage)
     is_as_it_should_be(await storage.load_task(head.task_id))
     listed = await list_tasks(storage, ListTasksQuery(include_artifacts=True))

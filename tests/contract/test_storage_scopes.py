@@ -168,10 +168,7 @@ async def is_found(storage: DurableStorage, task_id: str) -> set[bool]:
 async def test_a_task_expires(
     storage: DurableStorage, clock: ManualClock, ttl_s: float | None, lives_s: float
 ) -> None:
-    """A task is found up to its last millisecond and nowhere after it; 30 days unless said.
-
-    An update does not prolong it, and the second in which its time ends is whole.
-    """
+    """Found to its last millisecond, in 30 days unless said; no update prolongs it; then gone."""
     opened = await storage.open_task("ctx", request(), ttl_s=ttl_s)
     assert opened.head.expires_at == clock.now_ms() + lives_s * 1000
     task_id = opened.head.task_id

@@ -37,10 +37,7 @@ async def load(tasks: Storage, task_id: str) -> Task:
 
 
 async def test_a_new_task_is_submitted(storage: DurableStorage, tasks: Storage) -> None:
-    """It has an id, its context, version 1, and its message as history; it is stored so (1-4, 17).
-
-    The message that was given is not mutated. A task that is missing is None (12, 38).
-    """
+    """With id, context, version 1, its message as given (1-4, 17); a missing one: None (12, 38)."""
     sent = message("hi")
     before = sent.SerializeToString()
     task = await tasks.create_task("ctx", sent)
@@ -84,10 +81,7 @@ async def test_concurrent_creations_have_one_winner(storage: DurableStorage) -> 
 
 
 async def test_a_load_has_what_was_asked_for(tasks: Storage) -> None:
-    """Of the history all, none or the last messages, oldest first; artifacts or none (13, 15, 28).
-
-    Without both a task has the status and metadata of the whole.
-    """
+    """All of the history, none or the last; artifacts or none (13, 15, 28); always the status."""
     task_id = (await tasks.create_task("ctx", message("1"))).id
     await tasks.update_task(task_id, messages=[agent_message("2"), agent_message("3")])
     await tasks.update_task(
@@ -205,11 +199,8 @@ async def test_artifacts_are_replaced_or_appended_to(tasks: Storage) -> None:
     mixed = [chunk("a", "lost"), replacing, appending, chunk("a", "2"), chunk("c", "1")]
     await tasks.update_task(task_id, artifacts=mixed)
     task = await load(tasks, task_id)
-    assert [(a.artifact_id, a.name) for a in task.artifacts] == [
-        ("a", ""),
-        ("b", "kept"),
-        ("c", ""),
-    ]
+    named = [(artifact.artifact_id, artifact.name) for artifact in task.artifacts]
+    assert named == [("a", ""), ("b", "kept"), ("c", "")]
     assert [texts(task, name) for name in "abc"] == [["z", "2"], ["x", "y"], ["1"]]
     assert MessageToDict(task.artifacts[1].metadata) == {"one": 1, "two": 3}
 
@@ -236,11 +227,8 @@ async def test_a_call_is_atomic(tasks: Storage) -> None:
     with pytest.raises(errors.ConcurrencyError):
         await tasks.update_task(task_id, COMPLETED, **parts, expected_version=7)
     unnamed = parts | {"artifacts": [chunk("", "x")]}
-    for state, given in (
-        (TaskState.TASK_STATE_UNSPECIFIED, parts),
-        (99, parts),
-        (WORKING, unnamed),
-    ):
+    wrong = ((TaskState.TASK_STATE_UNSPECIFIED, parts), (99, parts), (WORKING, unnamed))
+    for state, given in wrong:
         with pytest.raises(errors.InvalidArgumentError):
             await tasks.update_task(task_id, state, **given)  # type: ignore[arg-type]
     assert await load(tasks, task_id) == before

@@ -83,13 +83,8 @@ def bench_of(backends: Backends, handle: Handle) -> Bench:
 
 async def opened(bench: Bench, text: str, *more: Part) -> Head:
     """A task of the context "ctx", its first turn enqueued."""
-    request = user_request(
-        Part(text=text),
-        *more,
-        metadata={"lang": "de"},
-        extensions=["urn:y"],
-        reference_task_ids=["t0"],
-    )
+    beside: dict[str, Any] = {"metadata": {"lang": "de"}, "extensions": ["urn:y"]}
+    request = user_request(Part(text=text), *more, **beside, reference_task_ids=["t0"])
     request.configuration.CopyFrom(SendMessageConfiguration(accepted_output_modes=["text/plain"]))
     caller = Caller("ann", "acme", ("urn:x",))
     task = await bench.storage.open_task("ctx", request, caller=caller)
@@ -148,6 +143,7 @@ async def test_reading(run: Run) -> None:
     assert second["artifacts"] == [("answer", "draft")]
 
 
+LOG_IN = "Authentication required."
 ENDINGS: dict[str, tuple[Handle, TaskState, str]] = {
     "complete": (lambda c: c.complete("42"), S.TASK_STATE_COMPLETED, ""),
     "complete without text": (lambda c: c.complete(), S.TASK_STATE_COMPLETED, ""),
@@ -156,11 +152,7 @@ ENDINGS: dict[str, tuple[Handle, TaskState, str]] = {
     "fail": (lambda c: c.fail("no model"), S.TASK_STATE_FAILED, "no model"),
     "reject": (lambda c: c.reject(), S.TASK_STATE_REJECTED, "Task rejected."),
     "request_input": (lambda c: c.request_input("a?"), S.TASK_STATE_INPUT_REQUIRED, "a?"),
-    "request_auth": (
-        lambda c: c.request_auth(),
-        S.TASK_STATE_AUTH_REQUIRED,
-        "Authentication required.",
-    ),
+    "request_auth": (lambda c: c.request_auth(), S.TASK_STATE_AUTH_REQUIRED, LOG_IN),
 }
 AFTER = {
     "returns": [],
@@ -214,10 +206,7 @@ async def test_an_ending_is_final(
 
 
 async def test_progress(run: Run) -> None:
-    """Statuses become history, artifacts grow, are replaced, and hold every kind of part.
-
-    Progress by numbers is stored with the task, beside the message that its text is.
-    """
+    """Statuses become history, artifacts grow or are replaced; numbers are kept beside the text."""
 
     async def handle(ctx: TaskContext) -> None:
         await ctx.send_status("one")
@@ -229,16 +218,9 @@ async def test_progress(run: Run) -> None:
             await ctx.emit_text_artifact(text, append=True, last_chunk=text == "a time")
         await ctx.emit_data_artifact({"draft": True}, artifact_id="data")
         await ctx.emit_data_artifact({"draft": False}, artifact_id="data")
-        await ctx.emit_artifact(
-            artifact_id="file",
-            file_bytes=b"\x00",
-            media_type="image/png",
-            filename="x.png",
-            name="picture",
-            description="of x",
-            metadata={"w": 1},
-            extensions=["urn:z"],
-        )
+        file: dict[str, Any] = {"file_bytes": b"\x00", "media_type": "image/png", "name": "picture"}
+        file |= {"filename": "x.png", "description": "of x", "metadata": {"w": 1}}
+        await ctx.emit_artifact(artifact_id="file", **file, extensions=["urn:z"])
         await ctx.emit_artifact(artifact_id="link", file_url="https://x", text="see")
         await ctx.complete_json({"n": [1, None]})
 
@@ -260,16 +242,12 @@ async def test_progress(run: Run) -> None:
 
 async def test_the_ways_to_log_in(run: Run) -> None:
     """`request_auth` sends a sentence for a person, and one data part for a program."""
-    schemes, url = ["Bearer", "Basic"], "https://x/login"
-    task = await run(
-        lambda ctx: ctx.request_auth(
-            "Log in", schemes=schemes, credentials_hint="a token", auth_url=url
-        )
-    )
-    sentence, hints = task.status.message.parts
-    assert (sentence.text, hints.media_type) == ("Log in", "application/json")
-    told = {"schemes": schemes, "credentialsHint": "a token", "authUrl": url}
-    assert get_data_parts([hints]) == [told]
+    hints = {"schemes": ["Bearer", "Basic"], "credentials_hint": "a token", "auth_url": "https://x"}
+    task = await run(lambda ctx: ctx.request_auth("Log in", **hints))
+    sentence, data = task.status.message.parts
+    assert (sentence.text, data.media_type) == ("Log in", "application/json")
+    told = dict(zip(("schemes", "credentialsHint", "authUrl"), hints.values(), strict=True))
+    assert get_data_parts([data]) == [told]
 
 
 async def fails(_ctx: TaskContext) -> None:
@@ -285,9 +263,7 @@ FAULTS: dict[str, Handle] = {
 
 @pytest.mark.parametrize("is_stale", [True, False])
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_turn_that_the_runtime_fails_leaves_the_state(
-    run: Run, backends: Backends, fault: str, *, is_stale: bool
-) -> None:
+async def test_a_fault(run: Run, backends: Backends, fault: str, *, is_stale: bool) -> None:
     """The task fails on its first attempt, and its own update of the state is not stored."""
     contract = Storage(backends.storage)
     await contract.update_context("ctx", "before")

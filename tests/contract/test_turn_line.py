@@ -85,9 +85,7 @@ def pass_over(stand: Stand, seconds: float) -> None:
     stand.clock._now += seconds
 
 
-async def test_a_turn_that_ends_at_once(
-    stands: Stands, backend: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_line(stands: Stands, backend: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its times, its one commit, caller and function; units where the table reports them."""
     monkeypatch.setattr(lease, "process_name", lambda: "echo:7 2026/11/29/[7]0")
     stand = stands(echo)
@@ -233,10 +231,7 @@ async def test_why_a_task_has_failed(stands: Stands) -> None:
 
 
 async def test_what_the_sweeper_ends(stands: Stands) -> None:
-    """A cancel at its deadline, and a turn that no worker could start: with what HEAD knows.
-
-    Each sweep of a task has an id of its own.
-    """
+    """A cancel at its deadline, a turn that cannot start: by what HEAD knows, each with its id."""
     stand = stands(echo)
     with logged() as lines:
         head = await stand.send()
