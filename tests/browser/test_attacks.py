@@ -6,13 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import pytest
-from a2a.types import (
-    Artifact,
-    Message,
-    Part,
-    SendMessageRequest,
-    TaskState,
-)
+from a2a.types import Artifact, Message, Part, SendMessageRequest, TaskState
 from google.protobuf.json_format import ParseDict
 from google.protobuf.struct_pb2 import Value
 from playwright.sync_api import Browser, expect

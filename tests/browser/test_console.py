@@ -582,11 +582,7 @@ CHECKED = (
 
 @pytest.mark.parametrize(("width", "scheme"), [(320, "light"), (800, None), (1280, "dark")])
 def test_pages_are_readable(
-    browser: Browser,
-    crowded: Site,
-    axe: Path,
-    width: int,
-    scheme: Literal["light", "dark"] | None,
+    browser: Browser, crowded: Site, axe: Path, width: int, scheme: Literal["light", "dark"] | None
 ) -> None:
     """The checker axe finds nothing, in both schemes, and nothing is wider than the window.
 

@@ -9,14 +9,7 @@ from contextlib import asynccontextmanager
 
 import httpx
 from a2a.client import A2ACardResolver, Client, ClientConfig, ClientFactory
-from a2a.types import (
-    GetTaskRequest,
-    Message,
-    Part,
-    SendMessageRequest,
-    StreamResponse,
-    Task,
-)
+from a2a.types import GetTaskRequest, Message, Part, SendMessageRequest, StreamResponse, Task
 from a2a.utils.constants import TransportProtocol
 
 from a2a_serverless.tasks.head import TERMINAL

@@ -19,11 +19,7 @@ from a2a_serverless.observability import metrics
 from tests.support.a2a_calls import message
 from tests.support.gateway import rest_event
 from tests.support.handlers import LambdaContext, cold_start, event_file
-from tests.support.observed import (
-    Line,
-    Metrics,
-    root_logger,
-)
+from tests.support.observed import Line, Metrics, root_logger
 from tests.support.simulation.simulated_aws import simulated_aws
 from tests.support.simulation.sources import SqsSource
 

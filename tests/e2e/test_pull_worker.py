@@ -8,12 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.commands import (
-    Running,
-    deployed,
-    environment,
-    run,
-)
+from tests.e2e.commands import Running, deployed, environment, run
 from tests.e2e.conftest import AGENT, CARD, provision
 from tests.support.a2a_calls import Caller, message
 from tests.unit.push.receivers import Receiver

@@ -69,10 +69,7 @@ async def test_a_slow_webhook_delays_no_task(own_queues: dict[str, str], tmp_pat
         await go_on.wait()
         yield OK
 
-    with (
-        Receiver(lambda _: hanging()) as receiver,
-        deployed(env, tmp_path, verbose) as started,
-    ):
+    with Receiver(lambda _: hanging()) as receiver, deployed(env, tmp_path, verbose) as started:
         async with agent_at(started.url) as agent:
             hook = configuration(receiver.url(path="/hook-path"), token="hook-token")
             options = {"returnImmediately": True, **hook}

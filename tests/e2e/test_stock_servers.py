@@ -174,12 +174,7 @@ async def test_servers_of_others(environment: str, script: list[str], tmp_path: 
     variables = {"TABLE": str(tmp_path / "tasks.sqlite"), "PORT": port}
     command = [*script, port] if script[-1] == "--port" else script
     python = python_of(environment)
-    request = {
-        "jsonrpc": "2.0",
-        "id": "1",
-        "method": "SendMessage",
-        "params": message("1"),
-    }
+    request = {"jsonrpc": "2.0", "id": "1", "method": "SendMessage", "params": message("1")}
     with process(command, variables, python=python) as first:
         async with client(int(port)) as to:
             answer = (await to.post("/", json=request)).json()

@@ -43,11 +43,7 @@ def way_to(name: str, taken: Collector) -> list[tuple[str, str]]:
 def test_one_trace_over_all_processes(tmp_path: Path) -> None:
     """A request, a killed attempt, the next one and the webhook's two calls: one trace."""
     hook = iter([status(503)])
-    with (
-        collector() as taken,
-        Receiver(lambda _: next(hook, OK)) as receiver,
-        ExitStack() as stack,
-    ):
+    with collector() as taken, Receiver(lambda _: next(hook, OK)) as receiver, ExitStack() as stack:
         env = environment(
             A2A_TABLE=f"file:{tmp_path}/tasks.db",
             A2A_AUTH="none",

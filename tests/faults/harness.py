@@ -424,10 +424,7 @@ def numbers(count: int) -> list[str]:
 def operation_of(head: Head) -> Operation:
     """The run of a turn, as the API sends it."""
     params = OperationParams(
-        scope=head.scope,
-        task_id=head.task_id,
-        incarnation=head.incarnation,
-        turn=head.turn.number,
+        scope=head.scope, task_id=head.task_id, incarnation=head.incarnation, turn=head.turn.number
     )
     return Operation(operation="run", params=params)
 

@@ -26,12 +26,7 @@ class FakeClient(FunctionInvocationLayer, BaseChatClient):  # type: ignore[misc]
     """Answers by the last thing that it was told."""
 
     def _inner_get_response(
-        self,
-        *,
-        messages: Sequence[Message],
-        stream: bool,
-        options: Mapping[str, Any],
-        **_: Any,
+        self, *, messages: Sequence[Message], stream: bool, options: Mapping[str, Any], **_: Any
     ) -> Awaitable[ChatResponse] | ResponseStream:
         if stream:
             return self._build_response_stream(chunks(messages[-1]))

@@ -22,13 +22,7 @@ from google.adk.apps import App
 from google.adk.events import Event
 from google.adk.models import BaseLlm, LlmRequest, LlmResponse
 from google.adk.plugins import BasePlugin
-from google.adk.tools import (
-    AgentTool,
-    BaseTool,
-    FunctionTool,
-    LongRunningFunctionTool,
-    ToolContext,
-)
+from google.adk.tools import AgentTool, BaseTool, FunctionTool, LongRunningFunctionTool, ToolContext
 from google.adk.tools.base_toolset import BaseToolset
 from google.adk.workflow import START, Workflow
 from google.genai import types

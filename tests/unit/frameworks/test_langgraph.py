@@ -24,11 +24,7 @@ from langchain_core.messages import (
     ToolMessage,
 )
 from langchain_core.messages.block_translators.openai import convert_to_openai_data_block
-from langchain_core.messages.content import (
-    create_file_block,
-    create_image_block,
-    create_text_block,
-)
+from langchain_core.messages.content import create_file_block, create_image_block, create_text_block
 from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.outputs import ChatGenerationChunk as Chunk
 from langchain_core.outputs import ChatResult
