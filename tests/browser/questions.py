@@ -110,7 +110,6 @@ class Question:
 
 
 def questions() -> list[Question]:
-    """Return the questions of the page, in their order."""
     return [
         Question(name, tuple(re.findall(r"(?m)^\d\. (.*)", section)))
         for section in pages.text("questions").split("\n## ")[1:]
@@ -120,7 +119,6 @@ def questions() -> list[Question]:
 
 @contextmanager
 def asked_site() -> Iterator[Site]:
-    """A `dev` on which there is something to be asked about."""
     with (
         Receiver(lambda _: status(410)) as receiver,
         site_of(UNSWEPT, push=True, max_attempts=2, retry_base_s=0.5) as site,

@@ -45,7 +45,6 @@ def main() -> None:
 
 
 def _questions(browser: Browser, site: Site) -> None:
-    """Write a picture of the answer to each of an operator's questions."""
     viewport = {"width": 1280, "height": 860}
     with visiting(browser, site, viewport=viewport, color_scheme="light") as visit:
         for question in questions():
@@ -54,7 +53,6 @@ def _questions(browser: Browser, site: Site) -> None:
 
 
 def _example(name: str, said: tuple[str, ...]) -> None:
-    """Write a picture of the conversation of an example."""
     agent = FOLDER.parents[1] / "examples" / name / "agent.py"
     with site_of(agent=agent) as site, chromium() as browser:
         task: dict[str, str] = {}

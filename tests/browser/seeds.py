@@ -90,12 +90,10 @@ def said(state: TaskState, text: str = "") -> StatusChanged:
 
 
 def chunk(text: str, artifact_id: str = "notes", *, append: bool = True) -> ArtifactWritten:
-    """A chunk of a text."""
     return ArtifactWritten(Artifact(artifact_id=artifact_id, parts=[Part(text=text)]), append)
 
 
 def png(size: int = 96) -> bytes:
-    """A small picture: a soft gradient."""
     rows = b"".join(
         b"\0" + bytes(v for x in range(size * 2) for v in (60 + x, 110 + y, 200))
         for y in range(size)

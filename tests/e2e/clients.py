@@ -27,7 +27,6 @@ async def client_at(
     polling: bool = False,
     headers: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Client]:
-    """A client of the card at `url`; `headers` go with each request."""
     limits = httpx.Limits(max_connections=250)
     async with httpx.AsyncClient(
         trust_env=False, timeout=SETTLE_S, limits=limits, headers=headers

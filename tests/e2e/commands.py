@@ -35,7 +35,6 @@ def environment(**variables: str) -> dict[str, str]:
 
 
 def until(holds: Callable[[], bool], within_s: float = 120) -> None:
-    """Wait for a condition."""
     deadline = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < deadline
@@ -82,7 +81,6 @@ class Running:
         return found[1] if found.groups() else found[0]
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Send a signal and return the exit code."""
         self.process.send_signal(number)
         return self.process.wait(STOP_S)
 
@@ -98,7 +96,6 @@ def _with_file(arguments: tuple[str, ...], output: Path, cwd: Path | None) -> tu
 def running(
     *arguments: str, env: Mapping[str, str], output: Path, cwd: Path | None = None
 ) -> Iterator[Running]:
-    """A command that runs for the block, and is ended with it."""
     output.touch()
     arguments = _with_file(arguments, output, cwd)
     yield from _until_end(
@@ -170,14 +167,12 @@ def running_with(
 def running_program(
     command: Sequence[str], *, env: Mapping[str, str], output: Path, cwd: Path | None = None
 ) -> Iterator[Running]:
-    """The same with any program."""
     with output.open("wb") as file:
         process = subprocess.Popen(command, env=dict(env), stdout=file, stderr=file, cwd=cwd)
     yield from _until_end(Running(process, output))
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process has started and that have not been waited for."""
     return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
 

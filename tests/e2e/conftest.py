@@ -26,7 +26,6 @@ class Served:
     file: Path = Path()
 
     def release(self, task_id: str) -> None:
-        """Let the agent that holds this task go on."""
         (self.folder / f"release-{task_id}").touch()
 
 
@@ -41,7 +40,6 @@ def emulators(installed_emulators: None) -> Iterator[dict[str, str]]:
 
 
 def names_of_queues() -> dict[str, str]:
-    """Names of queues that no other test has."""
     prefix = f"e2e-{uuid.uuid4().hex[:8]}"
     return {
         "A2A_QUEUE": f"{prefix}-operations.fifo",
@@ -53,7 +51,6 @@ def names_of_queues() -> dict[str, str]:
 
 @pytest.fixture
 def fresh_names() -> dict[str, str]:
-    """Names of a table and queues that no other test has."""
     return {"A2A_TABLE": f"e2e-{uuid.uuid4().hex[:8]}-tasks", **names_of_queues()}
 
 

@@ -14,8 +14,6 @@ from tests.support.a2a_calls import Caller
 
 
 class Dev(Caller):
-    """A running `dev` and a client of it."""
-
     def __init__(self, command: Running, folder: Path) -> None:
         super().__init__(command.wait_for(r"A2A at (\S+),"))
         self.command = command

@@ -33,15 +33,12 @@ PICTURE = bytes(range(256)) * 1000
 
 @dataclass
 class Newcomer:
-    """One who makes a project of a kind."""
-
     kind: str
     folder: Path
     """The project's, which need not be there yet."""
     wheels: Path
 
     def init(self, program: Path) -> None:
-        """Make the project."""
         made = ["init", self.folder.name, "--agent", self.kind, "--find-links", self.wheels]
         run([program, *made], cwd=self.folder.parent)
 
@@ -78,7 +75,6 @@ class Newcomer:
 
     @contextmanager
     def dev(self) -> Iterator[Running]:
-        """A running `dev` of the project."""
         command = [str(self.folder / ".venv/bin/a2a-serverless"), "dev", "--port", "0"]
         output = self.folder / "dev.log"
         env = environment(A2A_RETRY_BASE_S="0.01", COLUMNS="80")

@@ -40,7 +40,6 @@ class Release:
     def running(
         self, *arguments: str, variables: Mapping[str, str], output: Path
     ) -> Iterator[Running]:
-        """One of its commands, for the block."""
         path = os.pathsep.join([*(str((self.folder / one).parent) for one in PACKAGES), str(ROOT)])
         # The bytecode has a folder of its own, so that the second process starts in half the time.
         cache = {"PYTHONPYCACHEPREFIX": str(self.folder / "cache"), "PYTHONDONTWRITEBYTECODE": ""}
@@ -87,7 +86,6 @@ def unpack_files(name: str, folder: Path, *paths: str) -> None:
 
 
 def _environment(folder: Path) -> Path:
-    """The Python of a new environment with the release's own dependencies."""
     uv, environment = Path(sys.prefix, "bin", "uv"), folder / "venv"
     python, requirements = environment / "bin" / "python", folder / REQUIREMENTS
     for arguments in (

@@ -98,7 +98,6 @@ def plays(page: str, number: int = 1) -> Callable[[Play], Play]:
 
 
 def named(block: Block) -> tuple[str, int]:
-    """The name of a block in Python among the plays."""
     same = [other for other in ALL if other.page == block.page and other.language == "python"]
     return block.page.stem, same.index(block) + 1
 
@@ -373,7 +372,6 @@ def middleware(names: dict[str, Any]) -> None:
 
 
 def own_tests(block: Block) -> list[str]:
-    """The tests that a block in Python defines."""
     return re.findall(r"(?m)^def (test_\w+)", block.source)
 
 
@@ -500,7 +498,6 @@ _parser = cache(cli._parser)
 
 
 def ours(words: list[str]) -> str:
-    """What our own parser says of a command's words."""
     said = StringIO()
     try:
         with redirect_stderr(said):

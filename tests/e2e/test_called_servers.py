@@ -50,8 +50,6 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[Se
 
 
 class Buyer(Worker):
-    """Buys at the server what the client says."""
-
     def __init__(self, books: Remote) -> None:
         self.agents = {"books": books}
 
@@ -104,8 +102,6 @@ def test_a_killed_caller_opens_one_task_where_the_server_can_know(
 
 
 class Host(Worker):
-    """Passes on what the server writes."""
-
     def __init__(self, books: Remote) -> None:
         self.agents = {"books": books}
 

@@ -66,7 +66,6 @@ class Block:
 
 
 def blocks() -> dict[tuple[str, str], Block]:
-    """Return the page's blocks by their headings."""
     found: dict[tuple[str, str], Block] = {}
     way = operation = ""
     text = PAGE.read_text(encoding="utf-8")

@@ -103,7 +103,6 @@ def set_aside(variables: dict[str, str]) -> None:
 
 
 def overdue(variables: dict[str, str]) -> None:
-    """A task whose turn no worker has taken."""
     timing = Timing(waiting_s=0, lease_s=1)
     storage = dynamo_storage(variables["A2A_TABLE"], timing=timing)
     asyncio.run(storage.open_task("c", request(), task_id="never-taken"))

@@ -139,7 +139,6 @@ def test_a_file_of_100_mb_passes_in_little_memory(machine: Deployed, caller: Cal
 
 
 def assert_little_more(machine: Deployed, idle: list[int]) -> None:
-    """Neither process has had much more in memory than when it was idle."""
     more = [peak - before for peak, before in zip(peaks(machine), idle, strict=True)]
     assert max(more) < MOST_BYTES, more
 

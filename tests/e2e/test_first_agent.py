@@ -39,7 +39,6 @@ class Desk:
     said: str = ""
 
     def type(self, words: list[str]) -> None:
-        """Do what a line of the page does."""
         match words:
             case ["a2a-serverless", "dev"]:
                 self.devs.append(self._start("dev", "--port", self.port))

@@ -39,7 +39,6 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def api(own_queues: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """`a2a-serverless api` and `worker`, on emulators."""
     folder = tmp_path_factory.mktemp("api")
     env = environment(**own_queues, A2A_AUTH="none", PROBE_FOLDER=str(folder))
     commands = {"api": ("--card", CARD, "--port", "0"), "worker": ("--agent", AGENT)}

@@ -66,7 +66,6 @@ class Deployment:
         return answer
 
     def send(self, text: str) -> dict[str, Any]:
-        """Send a message through the API; its task."""
         said = message(text, messageId=uuid.uuid4().hex)
         request = {"message": said, "configuration": {"returnImmediately": True}}
         event = EVENT | {"body": json.dumps(request)}
@@ -76,8 +75,6 @@ class Deployment:
         return task
 
     def work(self) -> None:
-        """Pass the next operation to the worker."""
-
         async def receive() -> Line:
             return dict(await anext(self.operations.records()))
 

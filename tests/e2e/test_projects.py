@@ -209,5 +209,4 @@ def _image(context: Path, wheel: Path) -> None:
 
 
 def _packages(folder: Path) -> set[str]:
-    """The names of the packages that are installed in a folder."""
     return {path.name.rpartition("-")[0] for path in folder.glob("*.dist-info")}

@@ -72,7 +72,6 @@ def test_a_pull_worker_without_its_agent_says_so(tmp_path: Path) -> None:
 
 
 def lines_of(command: Running) -> list[dict[str, Any]]:
-    """The JSON lines that a command has written."""
     return [json.loads(line) for line in command.said().splitlines() if line.startswith("{")]
 
 

@@ -33,12 +33,10 @@ async def agent_at(url: str) -> AsyncIterator[Agent]:
 
 
 def configuration(url: str, **more: Any) -> dict[str, Any]:
-    """The configuration of a send that has a webhook told."""
     return {"taskPushNotificationConfig": {"url": url, **more}}
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait until `condition` is true, and fail with `what` where it does not become so."""
     deadline = time.monotonic() + SETTLE_S
     while not condition():
         assert time.monotonic() < deadline, f"never {what}"

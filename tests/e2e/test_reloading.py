@@ -58,7 +58,6 @@ def text_of(task: dict[str, Any]) -> str:
 
 
 def reason_of(task: dict[str, Any]) -> str:
-    """What a task that has failed says."""
     assert task["status"]["state"] == "TASK_STATE_FAILED"
     reason: str = task["status"]["message"]["parts"][0]["text"]
     return reason
@@ -282,7 +281,6 @@ def test_serve(tmp_path: Path) -> None:
 
 
 def agent_of(body: str) -> str:
-    """An agent's file with these methods."""
     return f"{HEAD}\nclass Agent(Worker):\n{body}\nagent = Agent()\n"
 
 
@@ -304,7 +302,6 @@ MISTAKES = {
 
 
 def has_all(command: Running, wanted: list[str], since: int) -> bool:
-    """Whether a command has said all patterns since it had said so many letters."""
     said = command.said()[since:]
     return all(re.search(pattern, said) for pattern in wanted)
 

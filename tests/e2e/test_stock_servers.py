@@ -65,7 +65,6 @@ async def client(port: int) -> AsyncIterator[httpx.AsyncClient]:
 
 
 def message(text: str, *, is_awaited: bool = True) -> dict[str, Any]:
-    """A request to send a text."""
     sent = {"messageId": os.urandom(8).hex(), "role": "ROLE_USER", "parts": [{"text": text}]}
     return {"message": sent, "configuration": {"returnImmediately": not is_awaited}}
 
@@ -78,7 +77,6 @@ async def task_of(to: httpx.AsyncClient, task_id: str) -> dict[str, Any]:
 
 
 async def all_tasks(to: httpx.AsyncClient) -> dict[str, str]:
-    """The states of all tasks, page by page."""
     states: dict[str, str] = {}
     token = ""
     while True:

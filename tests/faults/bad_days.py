@@ -121,7 +121,6 @@ def begin(process: str, variables: Mapping[str, str]) -> None:
 
 
 def met(folder: Path) -> list[Met]:
-    """What all processes have met so far."""
     return [Met(**json.loads(line)) for path in sorted(folder.iterdir()) for line in lines_of(path)]
 
 

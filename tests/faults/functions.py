@@ -60,7 +60,6 @@ def main() -> int:
 
 
 def invocations(path: Path) -> list[Invocation]:
-    """The invocations of all processes that wrote to `path`."""
     pairs = (map(float, line.split()) for line in lines_of(path))
     return [Invocation(began=began, seconds=ended - began) for began, ended in pairs]
 

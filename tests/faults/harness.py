@@ -197,7 +197,6 @@ class World:
         return self.folder / f"mark-{point.replace(':', '-')}"
 
     async def close(self) -> None:
-        """End what runs, and forget the table."""
         for running in self.started:
             running.process.kill()
         for running in self.started:
@@ -326,7 +325,6 @@ class World:
         return opened.head
 
     def stored(self, task_id: str) -> list[Path]:
-        """The files of a task."""
         return [path for path in self.blobs.glob(f"*.{task_id}/*/*") if path.is_file()]
 
     async def head(self, task_id: str) -> Head:
@@ -351,8 +349,6 @@ class World:
         return await until(shown, f"{task_id} in {states}", within_s)
 
     async def noted(self, task_id: str, what: str, *, times: int = 1) -> None:
-        """Wait until the agent has noted something down."""
-
         async def is_noted() -> bool:
             return self.ledger.count(task_id, what) >= times
 
@@ -364,7 +360,6 @@ class World:
         return await self.look(task_id)
 
     async def is_being_canceled(self, task_id: str) -> bool:
-        """Whether a cancel was requested, and the task has not ended."""
         head = await self.storage.head(task_id)
         return head is not None and head.is_being_canceled
 

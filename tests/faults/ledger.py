@@ -30,7 +30,6 @@ class Ledger:
 
     @classmethod
     def of_process(cls) -> Ledger:
-        """The ledger that the environment names."""
         return cls(Path(os.environ[VARIABLE]))
 
     def note(self, what: str, task_id: str) -> None:

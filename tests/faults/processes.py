@@ -121,7 +121,6 @@ class Running:
         return found[1] if found.groups() else found[0]
 
     async def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Send a signal, wait for the end, and return the exit code."""
         os.kill(self.pid, number)
         return await self.ended()
 
@@ -142,7 +141,6 @@ class Running:
 def start(
     name: str, arguments: Sequence[str], variables: Mapping[str, str], output: Path
 ) -> Running:
-    """Start one process of the system."""
     forks = get_context("forkserver")
     forks.set_forkserver_preload(PRELOADED)
     process = forks.Process(

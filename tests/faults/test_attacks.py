@@ -100,8 +100,6 @@ class Webhooks:
 
 
 class Party:
-    """A caller of the agent."""
-
     def __init__(self, http: httpx.AsyncClient, receiver: Receiver) -> None:
         self.agent = Agent(http)
         self.receiver = receiver
@@ -109,7 +107,6 @@ class Party:
     async def send(
         self, text: str, *parts: dict[str, Any], waits: bool = True, webhook: str = ""
     ) -> Answer:
-        """Send a message of a text and more parts."""
         told = {"taskPushNotificationConfig": {"url": webhook}} if webhook else {}
         return await self.agent.send(
             messageId=uuid.uuid4().hex,
@@ -119,8 +116,6 @@ class Party:
 
 
 class Neighbour(Party):
-    """The caller that works."""
-
     async def works(self, told_at: dict[str, float]) -> dict[str, float]:
         """Send a message, wait for its answer and notification, and list; return the seconds."""
         path = f"/neighbour/{uuid.uuid4().hex}"

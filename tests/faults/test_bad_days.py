@@ -108,7 +108,6 @@ async def _work(client: Patient) -> str:
 
 
 async def _ask(world: World, client: Patient) -> str:
-    """A task of two turns."""
     task_id = str((await client.send("ask")).task["id"])
     paused = await world.state(task_id, TaskState.TASK_STATE_INPUT_REQUIRED, within_s=WITHIN_S)
     answered = await client.send("chunks 4 0.1", task=paused)

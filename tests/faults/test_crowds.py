@@ -74,7 +74,6 @@ async def _keep_sending(
 
 
 def _is_started_twice(world: World) -> bool:
-    """Return True if any task was started again."""
     started = [entry.task_id for entry in world.ledger.entries(what="started")]
     return len(started) > len(set(started))
 
@@ -189,7 +188,6 @@ async def _kill(world: World, fleet: list[Running], order: random.Random, kills:
 
 
 async def _send(world: World, count: int, *texts: str) -> list[str]:
-    """Send so many messages, with one text after the other."""
     slots = asyncio.Semaphore(16)
 
     async def one(text: str) -> str:

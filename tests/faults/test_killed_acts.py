@@ -124,7 +124,6 @@ class Desk:
         return await until(found, f"all are {state}", WITHIN_S)
 
     async def close(self) -> None:
-        """End what runs."""
         for running in self.running:
             running.process.kill()
             await running.ended()
@@ -133,7 +132,6 @@ class Desk:
 
 @pytest.fixture
 async def desk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Desk]:
-    """An operator's desk, on a file."""
     variables = {
         **SHORT,
         **SETTINGS,

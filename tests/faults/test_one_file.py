@@ -125,7 +125,6 @@ async def send(client: Patient, number: int, hook: str) -> str:
 
 
 async def have_ended(storage: DurableStorage, tasks: list[str]) -> bool:
-    """Whether every task has ended."""
     for task_id in tasks:
         head = await storage.head(task_id)
         assert head is not None, f"{task_id} is lost"

@@ -35,7 +35,6 @@ VISIBILITY_S = 2
 
 
 def shared(folder: Path, turns: int, limit_s: float, run_s: float, **more: str) -> dict[str, str]:
-    """The variables of a worker function with shared turns."""
     return {
         "A2A_AGENT": AGENT,
         "A2A_WORKER_TURNS": str(turns),

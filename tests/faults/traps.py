@@ -126,5 +126,4 @@ def _deadly(write: Callable[..., Awaitable[None]], wanted: int) -> Callable[...,
 
 
 def names() -> str:
-    """All points, for a sentence."""
     return ", ".join(sorted(POINTS))

@@ -29,7 +29,6 @@ class Told:
 
 
 async def states(world: World, task_id: str, *, after: int = 0) -> list[str]:
-    """The states in a task's log."""
     log = await world.storage.read(task_id)
     assert log is not None
     entries = [entry for record in log.records[after:] for entry in record.entries]

@@ -149,7 +149,6 @@ def rows(client: str, told: Told) -> list[str]:
 
 
 def rows_of(client: str, page: str) -> list[str]:
-    """Return the rows that the page has of a client."""
     begins = re.compile(rf"\| {re.escape(CLIENTS[client])} \d")
     return [line for line in page.splitlines() if begins.match(line)]
 

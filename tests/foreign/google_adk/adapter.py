@@ -365,7 +365,6 @@ async def test_an_agent_after_those_side_by_side_makes_no_call_twice() -> None:
 
 
 def asking(paid: list[str], release: int, *names: str) -> AdkExecutor:
-    """An agent of `asking.Make`."""
     look = "look" if release == 1 else "look_up"
 
     class Calling(BaseLlm):  # type: ignore[misc] # as above
@@ -576,7 +575,6 @@ def shown_by(part: types.Part) -> Any:
 
 
 def made(seen: list[Any], **options: Any) -> AdkExecutor:
-    """An agent of `files.Made`."""
     play = files.taken(seen, options)
 
     def ask() -> dict[str, str]:

@@ -515,7 +515,6 @@ async def test_a_context_is_made_anew_for_an_answer() -> None:
 
 
 def asking(paid: list[str], release: int, *names: str) -> OpenAIAgentsWorker:
-    """An agent of `asking.Make`."""
     look = "look" if release == 1 else "look_up"
 
     def reply(call: ModelCall) -> list[Any]:

@@ -263,7 +263,6 @@ async def test_no_request_and_no_tool_call_is_made_twice() -> None:
 
 
 def asking(paid: list[str], release: int, *names: str) -> StrandsWorker:
-    """An agent of `asking.Make`."""
     look = "look" if release == 1 else "look_up"
 
     class Calling(Fake):
@@ -365,7 +364,6 @@ class Artist(Fake):
 
 
 def made(seen: list[Any], **options: Any) -> StrandsWorker:
-    """An agent of `files.Made`."""
     play = files.taken(seen, options)
 
     @tool(context=True)  # type: ignore[untyped-decorator] # as above

@@ -48,11 +48,9 @@ class World:
         return resuming(made, http, Retries(**{"clock": self.clock, **retries}))
 
     async def send(self, **options: Any) -> list[StreamResponse]:
-        """What a message is answered with."""
         return await collect(self.client(**options).send_message(request()))
 
     async def subscribe(self, **options: Any) -> list[StreamResponse]:
-        """What a subscription shows."""
         asked = SubscribeToTaskRequest(id=TASK)
         return await collect(self.client(**options).subscribe(asked))
 

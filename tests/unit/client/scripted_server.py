@@ -127,11 +127,9 @@ class ScriptedServer(httpx.AsyncBaseTransport):
         )
 
     def methods(self) -> list[str]:
-        """What was asked for, request by request."""
         return [self._method(request) for request in self.requests]
 
     def sent(self, header: str) -> list[str | None]:
-        """The values of a header, request by request."""
         return [request.headers.get(header) for request in self.requests]
 
     def as_of(self, count: int) -> StreamResponse:
@@ -162,7 +160,6 @@ class ScriptedServer(httpx.AsyncBaseTransport):
         return int(last_id.split(".", maxsplit=1)[0]) if self.resumes else None
 
     def body(self, binding: str) -> bytes:
-        """The stream of the whole log."""
         request = httpx.Request("POST", URL if binding == "JSONRPC" else f"{URL}/message:stream")
         return b"".join(self._block(request, n + 1, n, event) for n, event in enumerate(self.log))
 

@@ -99,8 +99,6 @@ class TestAnswersInOnePiece:
 
 
 class Signing(ClientCallInterceptor):
-    """Adds a header, a new one for each request."""
-
     def __init__(self) -> None:
         self.count = 0
 

@@ -48,13 +48,11 @@ class Talk:
         self.bench.adapter.agent = WorkerExecutor(agent) if isinstance(agent, Worker) else agent
 
     async def say(self, text: str) -> tuple[Head, Task]:
-        """A message that begins a task."""
         head = await self.bench.send(text)
         await self._work()
         return head, await self.bench.task(head)
 
     async def show(self, *parts: Part) -> Task:
-        """A message of some parts, which begins a task."""
         message = Message(message_id=uuid4().hex, role=Role.ROLE_USER, parts=parts)
         sent = SendMessageRequest(message=message)
         head = await self.bench.open(
@@ -70,7 +68,6 @@ class Talk:
         return status_text(await self.bench.task(head))
 
     async def answer(self, head: Head, answer: str | dict[str, Any] | SendMessageRequest) -> Task:
-        """The answer to a task's question."""
         if isinstance(answer, SendMessageRequest):
             sent = answer
         elif isinstance(answer, str):

@@ -363,7 +363,6 @@ async def test_a_step_costs_a_commit_at_most() -> None:
 
 
 def asking(paid: list[str], release: int, *names: str) -> PydanticAIWorker:
-    """An agent of `asking.Make`."""
     look = "look" if release == 1 else "look_up"
 
     def reply(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:

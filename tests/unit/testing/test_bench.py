@@ -52,8 +52,6 @@ class Executor(AgentExecutor):
 
 
 def made(handle: Callable[[TaskContext], Any]) -> type[Worker]:
-    """A worker class made of a function."""
-
     class Made(Worker):
         async def handle(self, ctx: TaskContext) -> None:
             await handle(ctx)
