@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
-from tests.support.required import ROOT, python_of
+from tests.support.required import run_in
 
 _ONE_PIECE = ("in one piece", "streamed")
 _CONVERTERS = ("older converter", "newer converter")
@@ -55,17 +54,8 @@ ANSWERS: dict[str, dict[str, list[str]]] = {
 
 def observations(framework: str) -> dict[str, dict[str, Any]]:
     """Run all agents of a framework on both servers; by case, `theirs` and `ours`."""
-    command = [python_of(framework), "-W", "ignore", "-m", "tests.foreign.observe"]
-    run = subprocess.run(
-        [*map(str, command), framework],
-        cwd=ROOT,
-        env={"PYTHONPATH": f"{ROOT / 'layers/runtime'}:{ROOT / 'src'}:{ROOT}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    seen: dict[str, dict[str, Any]] = json.loads(run.stdout)
+    said = run_in(framework, "tests.foreign.observe", framework)
+    seen: dict[str, dict[str, Any]] = json.loads(said)
     return seen
 
 

@@ -160,7 +160,7 @@ def _agent(way: Way) -> Iterator[str]:
         log = Path(folder, "dev.log")
         python = Path(sys.executable)
         with running_with(python, *command, env=environment(**variables), output=log) as dev:
-            url = dev.wait_for(r"A2A at (\S+),")
+            url = dev.url
             if not way.has_keys:
                 bound.close()
                 yield url

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import a2a_serverless
 import a2a_serverless_tools
@@ -56,8 +57,13 @@ def run(
     return subprocess.CompletedProcess(arguments, code, *said)
 
 
-def _command_line(python: str, *arguments: str, module: str = COMMAND) -> list[str]:
-    return [python, "-m", module, *arguments]
+def ran(
+    command: Sequence[object], *, timeout: float = RUN_S, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run any program that ends by itself."""
+    words = [str(word) for word in command]
+    said: dict[str, Any] = {"capture_output": True, "text": True, "check": False}
+    return subprocess.run(words, timeout=timeout, **said, **options)  # noqa: PLW1510
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,11 @@ class Running:
 
     def said(self) -> str:
         return self.output.read_text(encoding="utf-8")
+
+    @property
+    def url(self) -> str:
+        """Where it serves, once it says so."""
+        return self.wait_for(r"A2A at (\S+),")
 
     def wait_for(self, pattern: str) -> str:
         """The first group of `pattern` in what the command says."""
@@ -98,9 +109,8 @@ def running(
 ) -> Iterator[Running]:
     output.touch()
     arguments = _with_file(arguments, output, cwd)
-    yield from _until_end(
-        Running(forks.start(arguments, env=env, cwd=cwd, out=output, err=output), output)
-    )
+    process = forks.start(arguments, env=env, cwd=cwd, out=output, err=output)
+    yield from _until_end(Running(process, output))
 
 
 READY = {
@@ -158,7 +168,7 @@ def running_with(
 ) -> Iterator[Running]:
     """The same with another Python, which finds another package; `module` is what it runs."""
     arguments = _with_file(arguments, output, cwd)
-    command = _command_line(str(python), *arguments, module=module)
+    command = [str(python), "-m", module, *arguments]
     with running_program(command, env=env, output=output, cwd=cwd) as started:
         yield started
 
@@ -180,14 +190,13 @@ def kill(dev: Running) -> None:
     """Kill a `dev`; return when the processes that it has started have ended, too."""
     started = children(dev.process.pid)
     assert dev.end(signal.SIGKILL) == -signal.SIGKILL
-    until(lambda: not any(map(_is_alive, started)))
 
+    def works(pid: int) -> bool:
+        with suppress(OSError):  # one that has ended may not have been waited for
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return False
 
-def _is_alive(pid: int) -> bool:
-    """Whether a process works; one that has ended may not have been waited for."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
+    until(lambda: not any(map(works, started)))
 
 
 def _until_end(started: Running) -> Iterator[Running]:

@@ -15,6 +15,13 @@ from tests.support.emulators import dynamodb_local, fauxqs
 HERE = Path(__file__).parent
 AGENT = f"{HERE / 'probe_agent.py'}:agent"
 CARD = str(HERE / "probe_card.json")
+ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "api": ("--card", CARD, "--port", "0"),
+    "worker": ("--agent", AGENT),
+    "push": (),
+    "sweep": (),
+}
+"""Those of the commands of a deployment."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +91,5 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     env = environment(PROBE_FOLDER=str(folder), A2A_BLOCKING_LIMIT_S="2")
     arguments = ("dev", "--agent", AGENT, "--card", CARD, "--port", "0")
     with running(*arguments, env=env, output=folder / "dev.log") as stack:
-        yield Served(
-            url=stack.wait_for(r"A2A at (\S+),"), folder=folder, file=folder / "dev.log.db"
-        )
+        yield Served(url=stack.url, folder=folder, file=folder / "dev.log.db")
         assert stack.end() == 0, stack.said()

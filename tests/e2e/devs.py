@@ -15,7 +15,7 @@ from tests.support.a2a_calls import Caller
 
 class Dev(Caller):
     def __init__(self, command: Running, folder: Path) -> None:
-        super().__init__(command.wait_for(r"A2A at (\S+),"))
+        super().__init__(command.url)
         self.command = command
         self.folder = folder
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.e2e.commands import Running, kill, running_program, until
+from tests.e2e.commands import Running, kill, ran, running_program, until
 from tests.e2e.installed import LIMIT_S, environment, run
 from tests.support.a2a_calls import Caller
 from tests.support.fake_model import KEY, a_model
@@ -79,7 +78,7 @@ class Newcomer:
         output = self.folder / "dev.log"
         env = environment(A2A_RETRY_BASE_S="0.01", COLUMNS="80")
         with running_program(command, env=env, output=output, cwd=self.folder) as dev:
-            dev.wait_for(r"A2A at (\S+),")
+            assert dev.url
             yield dev
 
     def answers(self, dev: Running) -> str:
@@ -91,27 +90,15 @@ class Newcomer:
         self, dev: Running, text: str, *options: object, codes: tuple[int, ...] = (0, 3)
     ) -> str:
         """What `send` prints of an answer to this; the agent may ask back."""
-        url = dev.wait_for(r"A2A at (\S+),")
-        command = [self.folder / ".venv/bin/a2a-serverless", "send", url, text, *options]
-        done = subprocess.run(
-            [str(part) for part in command],
-            cwd=self.folder,
-            env=environment(),
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
+        command = [self.folder / ".venv/bin/a2a-serverless", "send", dev.url, text, *options]
+        done = ran(command, timeout=LIMIT_S, cwd=self.folder, env=environment())
         assert done.returncode in codes, (done, dev.said())
         return done.stdout
 
     def misses_the_key(self) -> None:
         """Start `dev`, and send a message if it starts: one of both names `.env`."""
-        try:
-            with self.dev() as dev:
-                self.sends(dev, "Hello", codes=(1,))
-        except AssertionError:
-            pass  # some libraries need the key to be imported: `dev` is refused
+        with suppress(AssertionError), self.dev() as dev:  # some need the key for their import
+            self.sends(dev, "Hello", codes=(1,))
         said = (self.folder / "dev.log").read_text()
         what = "a key that its service takes" if self.kind == "adk" else "OPENAI_API_KEY"
         assert f"set {what}, on your machine in .env" in said, said
@@ -125,16 +112,14 @@ class Newcomer:
 
     def is_asked(self, dev: Running) -> None:
         """A tool asks back, and is answered."""
-        with Caller(dev.wait_for(r"A2A at (\S+),")) as caller:
+        with Caller(dev.url) as caller:
             asked = caller.send("Delete the draft")
             assert asked["status"]["state"] == "TASK_STATE_INPUT_REQUIRED", (asked, dev.said())
             if self.kind == "adk":  # an answer to a long-running call
                 messages = [*asked.get("history", ()), asked["status"]["message"]]
                 shown = [part for message in messages for part in message["parts"]]
-                *_, call = (
-                    p["data"] for p in shown if p.get("metadata", {}).get("adk_is_long_running")
-                )
-                done = {"id": call["id"], "name": call["name"]}
+                marked = [p for p in shown if p.get("metadata", {}).get("adk_is_long_running")]
+                done = {name: marked[-1]["data"][name] for name in ("id", "name")}
                 done["response"] = {"result": "It is deleted."}
                 part = {"data": done, "metadata": {"adk_type": "function_response"}}
                 ids = {"taskId": asked["id"], "contextId": asked["contextId"]}
@@ -156,7 +141,7 @@ class Newcomer:
     def is_killed(self, dev: Running) -> str:
         """Kill `dev` in the second of two steps; return the task."""
         steps = self.folder / "steps.txt"
-        with Caller(dev.wait_for(r"A2A at (\S+),")) as caller:
+        with Caller(dev.url) as caller:
             task: str = caller.send("Do the two steps", waits=False)["id"]
             until(lambda: steps.exists() and "second" in steps.read_text())
         kill(dev)
@@ -165,7 +150,7 @@ class Newcomer:
     def goes_on(self, task: str) -> None:
         """The next `dev` goes on behind the first step."""
         (self.folder / "go").touch()
-        with self.dev() as dev, Caller(dev.wait_for(r"A2A at (\S+),")) as caller:
+        with self.dev() as dev, Caller(dev.url) as caller:
             ended = caller.until("TASK_STATE_(COMPLETED|FAILED)", task)
             assert "Both are done." in json.dumps(ended), (ended, dev.said())
         steps = (self.folder / "steps.txt").read_text()

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.commands import COMMAND, RUN_S, Running, environment, running, running_program
+from tests.e2e.commands import COMMAND, Running, environment, ran, running, running_program
 from tests.support import pages
 from tests.support.a2a_calls import Caller
 from tests.support.foreign_clients import install_javascript
@@ -68,8 +67,7 @@ class Block:
 def blocks() -> dict[tuple[str, str], Block]:
     found: dict[tuple[str, str], Block] = {}
     way = operation = ""
-    text = PAGE.read_text(encoding="utf-8")
-    for level, heading, language, source in BLOCK.findall(text):
+    for level, heading, language, source in BLOCK.findall(PAGE.read_text(encoding="utf-8")):
         if level == "##":
             way, operation = heading, ""
         elif level:
@@ -81,6 +79,8 @@ def blocks() -> dict[tuple[str, str], Block]:
 
 
 BLOCKS = blocks()
+PROGRAMS = {"sh": (".sh", "bash", "-eu"), "python": (".py", sys.executable), "js": (".mjs", "node")}
+"""The end of a file's name, and the command that runs it, by language."""
 
 
 @dataclass(frozen=True)
@@ -93,14 +93,9 @@ class World:
 
     def written(self, block: Block) -> list[str]:
         """Write a block down with this world's ports; return the command that runs it."""
-        port = self.url.rpartition(":")[2]
-        source = block.source.replace(AGENT_PORT, port)
+        source = block.source.replace(AGENT_PORT, self.url.rpartition(":")[2])
         source = source.replace(RECEIVER_PORT, str(self.receiver_port))
-        command, suffix = {
-            "sh": (["bash", "-eu"], ".sh"),
-            "python": ([sys.executable], ".py"),
-            "js": (["node"], ".mjs"),
-        }[block.language]
+        suffix, *command = PROGRAMS[block.language]
         file = self.folder / f"{block.operation.replace(' ', '_').lower()}{suffix}"
         if block.language == "sh":
             own = f'a2a-serverless() {{ "{sys.executable}" -m {COMMAND} "$@"; }}'
@@ -110,15 +105,8 @@ class World:
 
     def run(self, way: str, operation: str) -> str:
         """Return what a block prints; it has to end by itself, and well."""
-        done = subprocess.run(
-            self.written(BLOCKS[way, operation]),
-            cwd=self.folder,
-            env=environment(no_proxy="*"),
-            capture_output=True,
-            text=True,
-            timeout=RUN_S,
-            check=False,
-        )
+        command = self.written(BLOCKS[way, operation])
+        done = ran(command, cwd=self.folder, env=environment(no_proxy="*"))
         assert done.returncode == 0, done.stderr + done.stdout
         return done.stdout
 
@@ -140,15 +128,11 @@ def javascript(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def dev_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The page's `dev`, whose agent waits less between its chunks."""
-    folder = tmp_path_factory.mktemp("dev")
-    command = re.search(
-        r"^    a2a-serverless (dev .*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE
-    )
-    assert command is not None
+    page, output = PAGE.read_text(encoding="utf-8"), tmp_path_factory.mktemp("dev") / "dev.log"
+    (command,) = re.findall(r"(?m)^    a2a-serverless (dev .*)$", page)
     env = environment(AGENT_CHUNK_DELAY_S="0.02")
-    arguments = (*command[1].split(), "--port", "0")
-    with running(*arguments, env=env, output=folder / "dev.log", cwd=ROOT) as dev:
-        yield dev.wait_for(r"A2A at (\S+),")
+    with running(*command.split(), "--port", "0", env=env, output=output, cwd=ROOT) as dev:
+        yield dev.url
         assert dev.end() == 0, dev.said()
 
 
@@ -192,12 +176,8 @@ def test_every_block_is_run() -> None:
 
 def test_every_command_was_run() -> None:
     """Each command of the official command line is one whose requests the suite sends again."""
-    sent = {
-        request.body["method"] if request.body else ""
-        for request in recorded()["a2a-cli-JSONRPC"]
-        if not request.is_refused
-    }
-    assert sent == set(REQUESTS.values())
+    taken = [request for request in recorded()["a2a-cli-JSONRPC"] if not request.is_refused]
+    assert {one.body["method"] if one.body else "" for one in taken} == {*REQUESTS.values()}
     typed = set()
     for line in BLOCKS[TOOL].source.splitlines():
         program, command, *rest = line.split()
@@ -228,8 +208,7 @@ def test_own_command(world: World) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_stream(world: World, way: str) -> None:
     """The chunks come as events, each once and in order, and the last status behind them."""
-    lines = world.run(way, "Stream").splitlines()
-    check_plan(event_lines(lines), kinds=CHUNK)
+    check_plan(event_lines(world.run(way, "Stream").splitlines()), kinds=CHUNK)
 
 
 def event_lines(lines: list[str]) -> list[str]:
@@ -284,9 +263,8 @@ def test_the_receiver_refuses_what_is_not_signed(world: World) -> None:
     with world.receiver() as receiver:
         url = f"http://127.0.0.1:{world.receiver_port}/hook"
         for signature in ({}, {"X-A2A-Signature": "none"}, {"X-A2A-Signature": A_JWT}):
-            answer = httpx.post(
-                url, json={}, headers={**FORGED, **signature}, trust_env=False, timeout=60
-            )
+            headers = FORGED | signature
+            answer = httpx.post(url, json={}, headers=headers, trust_env=False, timeout=60)
             assert answer.status_code == 403
         receiver.wait_for("refused: ")
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -18,7 +19,7 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.sqlite import SqliteTable
 from tests.e2e.clients import client_at, stream
-from tests.e2e.commands import STOP_S, environment, run, running
+from tests.e2e.commands import STOP_S, environment, ran, run, running
 from tests.e2e.conftest import AGENT, CARD
 from tests.support.messages import request
 
@@ -29,7 +30,7 @@ NOWHERE = {
     "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
     "AWS_MAX_ATTEMPTS": "1",
 }
-QUEUE = "https://127.0.0.1:9/operations.fifo"
+DEPLOYED = {"A2A_TABLE": "tasks", "A2A_QUEUE": "https://127.0.0.1:9/operations.fifo"}
 
 
 @pytest.mark.long(but=1)
@@ -39,11 +40,7 @@ QUEUE = "https://127.0.0.1:9/operations.fifo"
         (("dev", "--agent", "nowhere.py:agent", "--card", CARD), {}, "nowhere.py"),
         (("dev", "--agent", AGENT, "--card", "nowhere.json"), {}, "nowhere.json"),
         (("worker", "--agent", AGENT, "--drain", "soon"), {}, "--drain"),
-        (
-            ("api", "--card", CARD),
-            {**NOWHERE, "A2A_TABLE": "tasks", "A2A_QUEUE": QUEUE},
-            "A2A_AUTH",
-        ),
+        (("api", "--card", CARD), {**NOWHERE, **DEPLOYED}, "A2A_AUTH"),
         (("provision",), NOWHERE, "http://127.0.0.1:9"),
         (("dance",), {}, "dance"),
         (("dev",), {}, "There is no agent at agent.py: name one"),
@@ -57,9 +54,7 @@ def test_unusable_start_ends_with_one_sentence(
     Also where nothing says who may call: an endpoint is never open by accident.
     """
     refused = run(*arguments, env=environment(**variables), cwd=tmp_path)
-
-    assert refused.returncode == 2, refused.stderr
-    assert refused.stdout == ""
+    assert (refused.returncode, refused.stdout) == (2, ""), refused.stderr
     assert named in refused.stderr
     assert refused.stderr.count("\n") == 1, refused.stderr
 
@@ -67,22 +62,17 @@ def test_unusable_start_ends_with_one_sentence(
 def test_the_version_is_that_of_the_package() -> None:
     """`--version` names it, as bug reports and the page `projects` ask."""
     shown = run("--version")
-
     assert (shown.returncode, shown.stdout) == (0, f"a2a-serverless {__version__}\n")
 
 
 def test_taken_port_is_named(tmp_path: Path) -> None:
     """Two stacks on one port: the second one says which port it cannot have."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-
         refused = run("dev", "--agent", AGENT, "--card", CARD, "--port", port, cwd=tmp_path)
 
-    assert refused.returncode == 2
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1), refused.stderr
     assert port in refused.stderr
-    assert refused.stderr.count("\n") == 1, refused.stderr
 
 
 @pytest.mark.long
@@ -90,15 +80,11 @@ def test_api_without_authentication_is_for_programs_here(tmp_path: Path) -> None
     """Without authentication `api` refuses requests of pages; with keys it asks for the key."""
     foreign = {"Origin": "https://elsewhere.example", "A2A-Version": "1.0"}
     serving = ("api", "--card", CARD, "--port", "0")
-    given = {
-        "A2A_TABLE": f"file:{tmp_path}/tasks.db",
-        "A2A_API_KEYS": "ann=a-key-of-twenty-or-more",
-    }
+    keys, table = "ann=a-key-of-twenty-or-more", f"file:{tmp_path}/tasks.db"
     for auth, status in (("none", 403), ("api-key", 401)):
-        env = environment(**given, A2A_AUTH=auth)
+        env = environment(A2A_TABLE=table, A2A_API_KEYS=keys, A2A_AUTH=auth)
         with running(*serving, env=env, output=tmp_path / auth) as api:
-            url = api.wait_for(r"A2A at (\S+),")
-            response = httpx.get(f"{url}/tasks", headers=foreign, trust_env=False, timeout=60)
+            response = httpx.get(f"{api.url}/tasks", headers=foreign, trust_env=False, timeout=60)
             assert response.status_code == status, response.text
 
 
@@ -109,30 +95,23 @@ SENT = "S3CR3T"
 def refused(url: str) -> list[httpx.Response]:
     """Send a request of each kind that is refused with its own words, over both bindings."""
     message = {"messageId": SENT, "role": "ROLE_USER", "parts": [{"text": SENT}]}
-    odd = {**message, "parts": [{"text": SENT, "mediaType": f"{SENT}/TYPE"}]}
-    params = [
-        {"message": odd},
-        *({"message": {**message, "role": SENT}}, {"message": {**message, "taskId": SENT}}),
-        {"message": message, "configuration": {"historyLength": SENT}},
-    ]
-    new, old = {"A2A-Version": "1.0"}, {"A2A-Version": "0.3"}
-    versions = {"A2A-Version": SENT}
+    odd = {"parts": [{"text": SENT, "mediaType": f"{SENT}/TYPE"}]}, {"role": SENT}, {"taskId": SENT}
+    params: list[dict[str, Any]] = [{"message": message | one} for one in odd]
+    params += [{"message": message, "configuration": {"historyLength": SENT}}]
+    new, old, versions = ({"A2A-Version": version} for version in ("1.0", "0.3", SENT))
     answers = []
     with httpx.Client(base_url=url, trust_env=False, timeout=60) as http:
         for method, bodies in (("SendMessage", params), ("GetTask", [{"id": SENT}]), (SENT, [{}])):
             for body, headers in itertools.product(bodies, (new, old, versions)):
                 call = {"jsonrpc": "2.0", "id": SENT, "method": method, "params": body}
                 answers.append(http.post("/", json=call, headers=headers))
-        for body, headers in itertools.product(params, (new, versions)):
-            answers += [
-                http.post(path, json=body, headers=headers)
-                for path in ("/message:send", "/message:stream", f"/tasks/{SENT}:cancel")
-            ]
-        answers += [
-            http.post(path, content=f"{{{SENT}", headers=new) for path in ("/", "/message:send")
-        ]
-        answers += [http.get(f"/tasks/{SENT}?historyLength={SENT}", headers=new)]
-        answers += [http.get(f"/tasks?pageToken={SENT}", headers=new)]
+        paths = ("/message:send", "/message:stream", f"/tasks/{SENT}:cancel")
+        for body, headers, path in itertools.product(params, (new, versions), paths):
+            answers += [http.post(path, json=body, headers=headers)]
+        for path in ("/", "/message:send"):
+            answers += [http.post(path, content=f"{{{SENT}", headers=new)]
+        for path in (f"/tasks/{SENT}?historyLength={SENT}", f"/tasks?pageToken={SENT}"):
+            answers += [http.get(path, headers=new)]
     return answers
 
 
@@ -141,7 +120,7 @@ def test_dev_prints_nothing_that_a_client_has_sent(tmp_path: Path) -> None:
     serving = ("dev", "--verbose", "--agent", AGENT, "--card", CARD, "--port", "0")
     env = environment(PROBE_FOLDER=str(tmp_path))
     with running(*serving, env=env, output=tmp_path / "log") as stack:
-        answers = refused(stack.wait_for(r"A2A at (\S+),"))
+        answers = refused(stack.url)
         assert sum(SENT in answer.text for answer in answers) > 10, "these were refused with it"
         assert SENT not in stack.said()
 
@@ -152,8 +131,7 @@ async def test_signal_cuts_off_what_still_runs(tmp_path: Path) -> None:
     arguments = ("dev", "--agent", AGENT, "--card", CARD, "--port", "0")
     env = environment(PROBE_FOLDER=str(tmp_path))
     with running(*arguments, env=env, output=tmp_path / "log") as stack:
-        url = stack.wait_for(r"A2A at (\S+),")
-        async with client_at(url) as client:
+        async with client_at(stack.url) as client:
             with suppress(A2AClientError):  # cut off in the middle of the stream
                 async for event in stream(client, "hold"):
                     if event.status_update.status.message.parts:
@@ -179,16 +157,20 @@ assert not [name for name in sys.modules if name.startswith("boto")]
 
 def test_help_describes_every_command() -> None:
     """`--help` explains what a command does and loads nothing for it."""
-    shown = subprocess.run(
-        [sys.executable, "-c", HELP, *COMMANDS],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    shown = ran([sys.executable, "-c", HELP, *COMMANDS], env=environment())
     assert (shown.returncode, shown.stderr) == (0, "")
     for command in COMMANDS:
         assert f"usage: a2a-serverless {command} " in shown.stdout
+
+
+MINE = """
+import os
+from a2a_serverless.worker import TaskContext, Worker
+os.environ['KEY_OF_MODEL']
+class Mine(Worker):
+    async def handle(self, ctx: TaskContext) -> None: ...
+agent = Mine()
+"""
 
 
 @pytest.mark.long
@@ -197,34 +179,26 @@ def test_the_current_folders_agent_wins(tmp_path: Path) -> None:
 
     With `--no-push` it is the agent of a deployment that has no queue for notifications.
     """
-    here = tmp_path / "mine"
-    here.mkdir()
-    template = Path(__file__).parents[2] / "template.yaml"
-    (tmp_path / "template.yaml").write_text(template.read_text())
-    (tmp_path / "functions/worker").mkdir(parents=True)
-    (tmp_path / "functions/worker/agent.py").write_text("agent = 'no agent'\n")
-    (here / "template.yaml").write_text("Resources: {}")
-    (here / ".env").write_text("KEY_OF_MODEL=x\n")
-    (here / "agent.py").write_text(
-        "import os\n"
-        "from a2a_serverless.worker import TaskContext, Worker\n"
-        "os.environ['KEY_OF_MODEL']\n"
-        "class Mine(Worker):\n"
-        "    async def handle(self, ctx: TaskContext) -> None: ...\n"
-        "agent = Mine()\n"
-    )
-    (here / "agent_card.json").write_text(
-        Path(CARD).read_text().replace('"name": "', '"name": "My ')
-    )
+    here, card = tmp_path / "mine", Path(CARD).read_text()
+    files = {
+        "template.yaml": (Path(__file__).parents[2] / "template.yaml").read_text(),
+        "functions/worker/agent.py": "agent = 'no agent'\n",
+        "mine/template.yaml": "Resources: {}",
+        "mine/.env": "KEY_OF_MODEL=x\n",
+        "mine/agent.py": MINE,
+        "mine/agent_card.json": card.replace('"name": "', '"name": "My '),
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
 
     command = ("dev", "--port", "0", "--no-push")
     with running(*command, env=environment(), output=here / "log", cwd=here) as stack:
-        url = stack.wait_for(r"A2A at (\S+),")
-        card = httpx.get(f"{url}/.well-known/agent-card.json", trust_env=False, timeout=60).json()
+        shown = card_at(stack.url)
         said = stack.said()
 
-    assert card["name"].startswith("My ")
-    assert card["capabilities"]["pushNotifications"] is False
+    assert shown["name"].startswith("My ")
+    assert shown["capabilities"]["pushNotifications"] is False
     assert "agent agent.py:agent, its card agent_card.json\n" in said
     assert f"tasks are kept in {tmp_path / '.a2a/dev.db'};" in said
     assert f"environment of {here / '.env'}" in said
@@ -238,10 +212,12 @@ def test_no_card_falls_back_to_no_other(tmp_path: Path) -> None:
     assert "There is no agent card at agent_card.json: name one with --card" in refused.stderr
     (tmp_path / "agent.py").write_text("class Mine: ...\nagent = Mine()\n")
     with running("api", "--port", "0", env=env, output=tmp_path / "log", cwd=tmp_path) as api:
-        url = api.wait_for(r"A2A at (\S+),")
-        card = httpx.get(f"{url}/.well-known/agent-card.json", trust_env=False, timeout=60).json()
+        assert card_at(api.url)["name"] == "Mine"
         assert "card made of its class and docstring, as there is no agent_card.json" in api.said()
-    assert card["name"] == "Mine"
+
+
+def card_at(url: str) -> Any:
+    return httpx.get(f"{url}/.well-known/agent-card.json", trust_env=False, timeout=60).json()
 
 
 def test_sweep_finds_nothing_to_do_on_a_fresh_file(tmp_path: Path) -> None:

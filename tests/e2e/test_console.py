@@ -61,10 +61,8 @@ def agent() -> Iterator[str]:
 @contextmanager
 def described(outputs: dict[str, str]) -> Iterator[None]:
     """CloudFormation with one stack, of which there is no emulator here."""
-    stack = {
-        "StackName": "mine",
+    stack = {"StackName": "mine", "StackStatus": "CREATE_COMPLETE"} | {
         "CreationTime": datetime(2026, 11, 22, tzinfo=UTC),
-        "StackStatus": "CREATE_COMPLETE",
         "Outputs": [{"OutputKey": key, "OutputValue": value} for key, value in outputs.items()],
     }
     with Stubber(aws.client("cloudformation")) as stub:
@@ -77,15 +75,9 @@ def set_aside(variables: dict[str, str]) -> None:
     unreadable = variables["A2A_UNDECODABLE_QUEUE"]
     operations = SqsFifoQueue(Operation, variables["A2A_QUEUE"], undecodable_queue=unreadable)
     letters = SqsFifoQueue(PushDeadLetter, variables["A2A_PUSH_DEAD_LETTER_QUEUE"])
-    letter = PushDeadLetter(
-        job=PushJob(scope="s", task_id="untold", incarnation="i", config_id="crm", version=2),
-        event_id="e",
-        version=2,
-        index=0,
-        reason="status 410",
-        attempts=1,
-        failing_since=None,
-    )
+    job = PushJob(scope="s", task_id="untold", incarnation="i", config_id="crm", version=2)
+    why: dict[str, Any] = {"reason": "status 410", "attempts": 1, "failing_since": None}
+    letter = PushDeadLetter(job=job, event_id="e", version=2, index=0, **why)
 
     async def send() -> None:
         assert await operations.keep_undecodable("<b>poison</b>", reason="no JSON", message_id="m")
@@ -94,17 +86,12 @@ def set_aside(variables: dict[str, str]) -> None:
     asyncio.run(send())
     sqs = aws.client("sqs")
     dead = sqs.get_queue_url(QueueName=variables["A2A_DEAD_LETTER_QUEUE"].rpartition("/")[2])
-    sqs.send_message(
-        QueueUrl=dead["QueueUrl"],
-        MessageBody="an operation",
-        MessageGroupId="g",
-        MessageDeduplicationId="d",
-    )
+    ids = {"MessageGroupId": "g", "MessageDeduplicationId": "d"}
+    sqs.send_message(QueueUrl=dead["QueueUrl"], MessageBody="an operation", **ids)
 
 
 def overdue(variables: dict[str, str]) -> None:
-    timing = Timing(waiting_s=0, lease_s=1)
-    storage = dynamo_storage(variables["A2A_TABLE"], timing=timing)
+    storage = dynamo_storage(variables["A2A_TABLE"], timing=Timing(waiting_s=0, lease_s=1))
     asyncio.run(storage.open_task("c", request(), task_id="never-taken"))
 
 
@@ -137,16 +124,8 @@ def test_the_console_of_a_stack(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """What is due and what was set aside; the agent is called with the key that is given."""
-    outputs = {
-        output: own_queues[f"A2A_{name}"]
-        for output, name in {
-            "Table": "TABLE",
-            "Queue": "QUEUE",
-            "UndecodableQueue": "UNDECODABLE_QUEUE",
-            "DeadLetterQueue": "DEAD_LETTER_QUEUE",
-            "PushDeadLetterQueue": "PUSH_DEAD_LETTER_QUEUE",
-        }.items()
-    }
+    names = ("Table", "Queue", "UndecodableQueue", "DeadLetterQueue", "PushDeadLetterQueue")
+    outputs = {name: own_queues["A2A" + re.sub("([A-Z])", r"_\1", name).upper()] for name in names}
     set_aside(own_queues)
     overdue(own_queues)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from pydantic import SecretStr
 
 from a2a_serverless.settings import Settings
 from a2a_serverless_tools.local.stack import Options, Stack
-from tests.e2e.commands import COMMAND, RUN_S, environment
+from tests.e2e.commands import COMMAND, environment, ran
 from tests.support import pages
 
 ROOT = Path(__file__).parents[2]
@@ -44,21 +43,12 @@ def test_the_first_call_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENT_CHUNK_DELAY_S", "0")
     section = pages.section("The first call")
     commands = "".join(re.findall(r"^(?:    .*)?\n", section, re.MULTILINE))
-    assert [
-        word for word in ("KEY=$(aws", "curl ", "A2A_API_KEY=$KEY") if word not in commands
-    ] == []
+    assert all(word in commands for word in ("KEY=$(aws", "curl ", "A2A_API_KEY=$KEY")), commands
     settings = Settings.model_validate({"auth": "api-key", "api_keys": SecretStr(f"default={KEY}")})
     with Stack(settings, AGENT) as stack:
-        done = subprocess.run(
-            [shell],
-            input=AWS.format(url=stack.url, key=KEY, python=sys.executable, command=COMMAND)
-            + re.sub("^    ", "", commands, flags=re.MULTILINE),
-            env=environment(no_proxy="*"),
-            capture_output=True,
-            text=True,
-            timeout=RUN_S,
-            check=False,
-        )
+        aws = AWS.format(url=stack.url, key=KEY, python=sys.executable, command=COMMAND)
+        typed = aws + re.sub("^    ", "", commands, flags=re.MULTILINE)
+        done = ran([shell], input=typed, env=environment(no_proxy="*"))
     assert done.returncode == 0, done.stderr
     assert '"state":"TASK_STATE_COMPLETED"' in done.stdout.replace(": ", ":")
     assert done.stdout.count("# Lisbon in 2 days") == 2

@@ -41,7 +41,7 @@ async def test_the_agent_of_the_readme(tmp_path: Path) -> None:
     agent.write_text(readme.partition("```python\n")[2].partition("```")[0], encoding="utf-8")
     command = ["dev", "--agent", "agent.py:agent", "--port", "0"]
     with running(*command, env=environment(), output=tmp_path / "log", cwd=tmp_path) as dev:
-        async with client_at(dev.wait_for(r"A2A at (\S+),"), streaming=False) as client:
+        async with client_at(dev.url, streaming=False) as client:
             task = await send(client, "hello there")
             silent = await send(client, " ")
         assert "agent agent.py:agent, its card made of its class and docstring," in dev.said()
@@ -69,7 +69,7 @@ async def test_the_one_command(name: str, text: str, says: str, tmp_path: Path) 
     (line,) = (x.strip() for x in readme.splitlines() if "a2a-serverless dev" in x)
     command = [*line.split()[1:], "--port", "0"]
     with running(*command, env=environment(), output=tmp_path / "log", cwd=EXAMPLES.parent) as dev:
-        url = dev.wait_for(r"A2A at (\S+),")
+        url = dev.url
         async with client_at(url, streaming=False, polling=not says) as client:
             task = await send(client, text)
             assert "".join(part.text for part in task.status.message.parts) == says

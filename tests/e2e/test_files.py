@@ -18,8 +18,8 @@ from a2a_serverless.client import upload
 from a2a_serverless_tools.cloud.emulator import free_port
 from a2a_serverless_tools.local.http_server import HttpServer
 from a2a_serverless_tools.local.sockets import bind
-from tests.e2e.commands import Deployed, Running, deployed, environment
-from tests.support.a2a_calls import Caller
+from tests.e2e.commands import Deployed, deployed, environment
+from tests.support.a2a_calls import Caller, message
 from tests.support.emulators import CREDENTIALS
 from tests.support.simulation.simulated_aws import BUCKET, served_s3, simulated_aws
 
@@ -101,15 +101,11 @@ def caller(machine: Deployed) -> Iterator[Caller]:
 
 def peaks(machine: Deployed) -> list[int]:
     """The most memory that api and worker have had since their start."""
-    return [peak_bytes(command) for command in machine.commands.values()]
-
-
-def peak_bytes(running: Running) -> int:
-    """The most memory that a process has had since its start."""
-    status = Path(f"/proc/{running.process.pid}/status").read_text(encoding="utf-8")
-    found = re.search(r"VmHWM:\s+(\d+) kB", status)
-    assert found is not None
-    return int(found[1]) * 1024
+    found = []
+    for command in machine.commands.values():
+        status = Path(f"/proc/{command.process.pid}/status").read_text(encoding="utf-8")
+        found += re.findall(r"VmHWM:\s+(\d+) kB", status)
+    return [1024 * int(kilobytes) for kilobytes in found]
 
 
 @pytest.mark.long
@@ -126,12 +122,7 @@ def test_a_file_of_100_mb_passes_in_little_memory(machine: Deployed, caller: Cal
             sha.update(chunk)
             size += len(chunk)
     assert size == SIZE
-    again = {
-        "messageId": "2",
-        "role": "ROLE_USER",
-        "taskId": task["id"],
-        "parts": [{"text": "read"}],
-    }
+    again = message("read", messageId="2", taskId=task["id"])
     caller.http.post("/message:send", json={"message": again})
     ended = caller.until("COMPLETED|FAILED", task["id"])
     assert ended["artifacts"][1]["parts"][0]["text"] == sha.hexdigest()
@@ -171,8 +162,8 @@ async def test_an_upload_of_100_mb_passes_in_little_memory(
         card = await A2ACardResolver(http, str(caller.http.base_url)).get_agent_card()
         part = await upload(http, card, source, media_type="text/plain")  # type: ignore[arg-type]
     parts = [{"text": "take"}, MessageToDict(part)]
-    message = {"messageId": "taken", "role": "ROLE_USER", "parts": parts}
-    body = {"message": message, "configuration": {"returnImmediately": True}}
+    said = message(messageId="taken", parts=parts)
+    body = {"message": said, "configuration": {"returnImmediately": True}}
     sent = await asyncio.to_thread(caller.http.post, "/message:send", json=body)
     assert sent.is_success, sent.text
     ended = await asyncio.to_thread(caller.until, "COMPLETED|FAILED", sent.json()["task"]["id"])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.commands import deployed, environment
-from tests.e2e.conftest import AGENT, CARD, Served
+from tests.e2e.conftest import ARGUMENTS, Served
 from tests.foreign import answers
 from tests.support.foreign_clients import install_javascript, python_client, told
 from tests.support.required import python_of
@@ -41,17 +41,9 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def api(own_queues: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("api")
     env = environment(**own_queues, A2A_AUTH="none", PROBE_FOLDER=str(folder))
-    commands = {"api": ("--card", CARD, "--port", "0"), "worker": ("--agent", AGENT)}
+    commands = {name: ARGUMENTS[name] for name in ("api", "worker")}
     with deployed(env, folder, commands) as started:
         yield Served(url=started.url, folder=folder)
-
-
-def command_of(client: str, request: pytest.FixtureRequest) -> list[str]:
-    """The command of a client."""
-    if client == "Python 0.3":
-        return python_client("python_0_3")
-    script = "stream.mjs" if client.endswith("1.3") else "stream-0.3.mjs"
-    return ["node", str(request.getfixturevalue("scripts") / script)]
 
 
 @pytest.mark.long
@@ -64,7 +56,12 @@ async def test_a_stream_is_followed_left_and_joined_again(
     The agent goes on only after the client has told of its status.
     """
     served: Served = request.getfixturevalue(command)
-    program, url = command_of(client, request), f"{served.url}/"
+    url = f"{served.url}/"
+    if client == "Python 0.3":
+        program = python_client("python_0_3")
+    else:
+        script = "stream.mjs" if client.endswith("1.3") else "stream-0.3.mjs"
+        program = ["node", str(request.getfixturevalue("scripts") / script)]
     sending = told(program, url, binding, "send", "hold")
     first: list[dict[str, Any]] = []
     async for event in sending:

@@ -81,7 +81,7 @@ async def test_a_conversation_outlives_its_processes(
     card = str(framework.folder / "agent_card.json")
     api = running("api", "--card", card, "--port", "0", env=env, output=tmp_path / "api")
     with api as serving:
-        url = serving.wait_for(r"A2A at (\S+),")
+        url = serving.url
         async with client_at(url, streaming=False, polling=True) as client:
             caller = Caller(client, framework.example)
             with worker("first", **{dying.VARIABLE: "2"}) as first:
@@ -113,7 +113,7 @@ async def test_the_example_of_a_framework(name: str, tmp_path: Path) -> None:
     with running_with(
         framework.python, *command, env=env, output=tmp_path / "dev", cwd=ROOT
     ) as dev:
-        await converse(framework, dev.wait_for(r"A2A at (\S+),"))
+        await converse(framework, dev.url)
         assert dev.end() == 0, dev.said()
 
 

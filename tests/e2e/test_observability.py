@@ -57,8 +57,7 @@ class Deployment:
 
     def invoke(self, handler: Handler, event: dict[str, Any]) -> dict[str, Any]:
         """Invoke a function as Lambda does, and read what it has printed."""
-        number = next(self._numbers)
-        answer = handler(event, LambdaContext(f"{number:08d}-0000"))
+        answer = handler(event, LambdaContext(f"{next(self._numbers):08d}-0000"))
         printed = self.capsys.readouterr().out
         self.out += printed
         for line in map(json.loads, printed.splitlines()):
@@ -68,8 +67,7 @@ class Deployment:
     def send(self, text: str) -> dict[str, Any]:
         said = message(text, messageId=uuid.uuid4().hex)
         request = {"message": said, "configuration": {"returnImmediately": True}}
-        event = EVENT | {"body": json.dumps(request)}
-        answer = self.invoke(self.api, event)
+        answer = self.invoke(self.api, EVENT | {"body": json.dumps(request)})
         assert answer["statusCode"] == 200, answer
         task: dict[str, Any] = json.loads(answer["body"])["task"]
         return task
@@ -79,8 +77,7 @@ class Deployment:
             return dict(await anext(self.operations.records()))
 
         record = asyncio.get_event_loop().run_until_complete(receive())
-        answer = self.invoke(self.worker, {"Records": [record]})
-        assert answer == {"batchItemFailures": []}
+        assert self.invoke(self.worker, {"Records": [record]}) == {"batchItemFailures": []}
 
 
 TRACE = "67891233abcdef012345678912345678"
@@ -146,10 +143,7 @@ def test_what_the_functions_say_of_a_task(on_aws: Deployment) -> None:
     assert paused["state"] == "input_required"
     assert len(seen.values("TimeToEnd")) == 1
 
-    refused = {
-        "/tasks/no-such-task-Lisbon": "TaskNotFound",
-        "/tasks?status=LISBON": "InvalidParams",
-    }
+    refused = {"/tasks/none-Lisbon": "TaskNotFound", "/tasks?status=LISBON": "InvalidParams"}
     for target, reason in refused.items():
         headers = {n: v for n, v in EVENT["headers"].items() if n.lower() not in ADDRESS}
         answer = on_aws.invoke(on_aws.api, rest_event("GET", target, None, headers))

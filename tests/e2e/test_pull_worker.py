@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.commands import Running, deployed, environment, run
-from tests.e2e.conftest import AGENT, CARD, provision
+from tests.e2e.conftest import ARGUMENTS, provision
 from tests.support.a2a_calls import Caller, message
 from tests.unit.push.receivers import Receiver
 
@@ -34,13 +34,7 @@ def test_commands_write_the_functions_json_and_metrics(
         A2A_PUSH_ALLOWED_HOSTS="127.0.0.1",
         PROBE_FOLDER=str(tmp_path),
     )
-    commands: dict[str, tuple[str, ...]] = {
-        "api": ("--card", CARD, "--port", "0"),
-        "worker": ("--agent", AGENT),
-        "push": (),
-        "sweep": (),
-    }
-    with Receiver() as receiver, deployed(env, tmp_path, commands) as started:
+    with Receiver() as receiver, deployed(env, tmp_path, ARGUMENTS) as started:
         _, worker, push, sweep = started.commands.values()
         hook = {"taskPushNotificationConfig": {"url": receiver.url()}}
         with Caller(started.url) as caller:
@@ -77,10 +71,5 @@ def lines_of(command: Running) -> list[dict[str, Any]]:
 
 def metrics_of(lines: list[dict[str, Any]]) -> set[str]:
     """The names of the metrics in lines of the embedded metric format."""
-    return {
-        metric["Name"]
-        for line in lines
-        if "_aws" in line
-        for directive in line["_aws"]["CloudWatchMetrics"]
-        for metric in directive["Metrics"]
-    }
+    written = [line["_aws"]["CloudWatchMetrics"] for line in lines if "_aws" in line]
+    return {metric["Name"] for all_ in written for one in all_ for metric in one["Metrics"]}

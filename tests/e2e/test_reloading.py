@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.commands import Running, environment, run, running, running_with, until
+from tests.e2e.commands import environment, run, running, running_with, until
 from tests.e2e.conftest import CARD
 from tests.e2e.devs import Dev, running_dev
 from tests.support.a2a_calls import message
@@ -42,12 +42,13 @@ agent = Agent()
 
 
 @contextmanager
-def dev(folder: Path, files: dict[str, str], *options: str) -> Iterator[Dev]:
-    """A `dev` in a folder with these files."""
+def dev(folder: Path, agent: str = ECHO, word: str = "first", **files: str) -> Iterator[Dev]:
+    """A `dev` in a folder with an agent, its word, and further files."""
+    files = {"agent.py": agent, "words.py": f"WORD = '{word}'\n", **files}
     for name, text in {"agent_card.json": Path(CARD).read_text(), **files}.items():
         (folder / name).write_text(text)
     variables = {"A2A_RETRY_BASE_S": "0.01", "A2A_CANCEL_TIMEOUT_S": "2", "COLUMNS": "80"}
-    with running_dev(folder, *options, **variables) as edited:
+    with running_dev(folder, **variables) as edited:
         yield edited
         assert edited.command.end() == 0, edited.command.said()
 
@@ -72,15 +73,14 @@ def test_edits_in_a_row(tmp_path: Path) -> None:
     """
     words, agent = tmp_path / "words.py", tmp_path / "agent.py"
     telling = ECHO.replace("words.WORD)", "f'{words.WORD} {os.getpid()}')")
-    raising = telling.replace(
-        "    async def", "    def __init__(self): raise OSError('no')\n    async def"
-    )
+    raises = "    def __init__(self): raise OSError('no')\n"
+    raising = telling.replace("    async def", f"{raises}    async def")
     breaks: tuple[Callable[[], object], ...] = (
         words.unlink,
         lambda: words.write_text("WORD = (\n"),
         lambda: agent.write_text(raising),
     )
-    with dev(tmp_path, {"agent.py": telling, "words.py": "WORD = 'edit'\n"}) as edited:
+    with dev(tmp_path, telling) as edited:
         for number, breaks_it in enumerate(breaks):
             breaks_it()
             reason = reason_of(edited.send())
@@ -99,24 +99,20 @@ def test_edits_in_a_row(tmp_path: Path) -> None:
             assert "No module named 'more_words'" in reason_of(edited.send())
         (tmp_path / "more_words.py").write_text("WORD = 'later'\n")
         assert text_of(edited.send()).startswith("later ")
-    ends = (
-        "turn 1 attempt 1 of 3: the task has failed, not tried again\n  The agent 'agent.py:agent'"
-    )
-    assert said.count(ends) == len(breaks)
+    ends = "turn 1 attempt 1 of 3: the task has failed, not tried again\n  The agent "
+    assert said.count(f"{ends}'agent.py:agent'") == len(breaks)
     assert said.count("changed: loading the new code") >= 2 * len(breaks)
 
 
-HELD = ECHO.replace(
-    '"hold":\n', '"hold":\n            open("starts", "a").write(words.WORD + " ")\n'
-)
+NOTES = '            open("starts", "a").write(words.WORD + " ")\n'
+HELD = ECHO.replace('"hold":\n', f'"hold":\n{NOTES}')
 
 
 def test_a_turn_that_runs_and_a_stream(tmp_path: Path) -> None:
     """A turn that ends soon ends with its code, and an open stream shows it to its end."""
-    files = {"agent.py": HELD, "words.py": "WORD = 'old'\n"}
     body = {"message": message("hold", messageId="held")}
     with (
-        dev(tmp_path, files) as edited,
+        dev(tmp_path, HELD, "old") as edited,
         edited.http.stream("POST", "/message:stream", json=body) as answer,
     ):
         events = (json.loads(line[5:]) for line in answer.iter_lines() if line[:5] == "data:")
@@ -136,8 +132,7 @@ def test_a_turn_that_runs_and_a_stream(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_a_turn_that_is_handed_over(tmp_path: Path) -> None:
     """The new code begins a turn again that does not end soon, without a word to its client."""
-    files = {"agent.py": HELD, "words.py": "WORD = 'old'\n"}
-    with dev(tmp_path, files) as edited:
+    with dev(tmp_path, HELD, "old") as edited:
         held = edited.send("hold", waits=False)["id"]
         edited.until("holding", held)
         (tmp_path / "words.py").write_text("WORD = 'new'\n")
@@ -149,8 +144,7 @@ def test_a_turn_that_is_handed_over(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_requests_beside_edits(tmp_path: Path) -> None:
     """None is refused, dropped or left without an answer; their connections stay open between."""
-    files = {"agent.py": ECHO, "words.py": "WORD = 'edit 0'\n"}
-    with dev(tmp_path, files) as edited, ThreadPoolExecutor(2) as pool:
+    with dev(tmp_path, word="edit 0") as edited, ThreadPoolExecutor(2) as pool:
 
         def ask(edits: frozenset[int]) -> list[str]:
             answers = []
@@ -161,25 +155,17 @@ def test_requests_beside_edits(tmp_path: Path) -> None:
                     answers.append(text_of(caller.send()))
             return answers
 
-        editing = pool.submit(ask, frozenset({3, 7}))
-        beside = pool.submit(ask, frozenset())
-        answers = editing.result()
-        assert len(answers + beside.result()) == REQUESTS
-    expected = [
-        f"edit {number}" for number, count in ((0, 3), (3, 4), (7, 3)) for _ in range(count)
-    ]
-    assert answers == expected
+        answers, beside = pool.map(ask, (frozenset({3, 7}), frozenset()))
+        assert len(answers + beside) == REQUESTS
+    assert answers == ["edit 0"] * 3 + ["edit 3"] * 4 + ["edit 7"] * 3
 
 
 @pytest.mark.long
 def test_an_agent_that_ends_its_process(tmp_path: Path) -> None:
     """It takes neither the port nor the console with it, and its task fails like another one."""
-    exiting = ECHO.replace(
-        "        await ctx.complete",
-        "        if ctx.user_text == 'exit':\n            os._exit(7)\n        await ctx.complete",
-    )
-    files = {"agent.py": exiting, "words.py": "WORD = 'on'\n"}
-    with dev(tmp_path, files) as edited:
+    exits = "        if ctx.user_text == 'exit':\n            os._exit(7)\n"
+    exiting = ECHO.replace("        await ctx.complete", f"{exits}        await ctx.complete")
+    with dev(tmp_path, exiting, "on") as edited:
         link = edited.command.wait_for(r"chat and console \(this link works once\): (\S+)")
         assert edited.http.get(link).status_code == 303
         ended = edited.send("exit", waits=False)["id"]
@@ -193,8 +179,7 @@ def test_an_agent_that_ends_its_process(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_ctrl_c(tmp_path: Path) -> None:
     """A terminal sends it to all processes: all end, and a turn that runs is given back."""
-    files = {"agent.py": HELD, "words.py": "WORD = 'first'\n"}
-    with dev(tmp_path, files) as edited:
+    with dev(tmp_path, HELD) as edited:
         edited.until("holding", edited.send("hold", waits=False)["id"])
         edited.until_spare()
         children = edited.children()
@@ -209,13 +194,9 @@ def test_ctrl_c(tmp_path: Path) -> None:
 def test_variables_and_card_that_change(tmp_path: Path) -> None:
     """`.env` counts from the next message on, and is named where a key is missing."""
     keyed = ECHO.replace("class Agent", "KEY = os.environ['MODEL_KEY']\n\nclass Agent")
-    files = {
-        "agent.py": keyed.replace("words.WORD)", "KEY)"),
-        "words.py": "",
-        ".env": "MODEL_KEY=first\n",
-    }
+    keyed, variables = keyed.replace("words.WORD)", "KEY)"), {".env": "MODEL_KEY=first\n"}
     way_out = "line 8): set MODEL_KEY, on your machine in .env, "
-    with dev(tmp_path, files) as edited:
+    with dev(tmp_path, keyed, **variables) as edited:
         assert text_of(edited.send()) == "first"
         (tmp_path / ".env").write_text("MODEL_KEY=second\n")
         card = json.loads(Path(CARD).read_text()) | {"name": "Renamed"}
@@ -254,7 +235,7 @@ def test_packages_that_change(tmp_path: Path) -> None:
     arguments, output = ("dev", "--port", "0", "--fresh"), tmp_path / "dev.log"
     python = Path(sys.executable)
     with running_with(python, *arguments, env=env, output=output, cwd=tmp_path) as dev:
-        url = dev.wait_for(r"A2A at (\S+),")
+        url = dev.url
         assert run("send", url, "go").stdout == "one\n"
         (installed / "liba.py").write_text("WORD = 'two, from a newer one'\n")
         (installed / "liba-1.0.dist-info").rename(installed / "liba-1.1.dist-info")
@@ -267,56 +248,44 @@ def test_packages_that_change(tmp_path: Path) -> None:
 
 def test_serve(tmp_path: Path) -> None:
     """`serve` is one process that loads the agent once, and asks who may call."""
-    files = {"agent.py": ECHO, "words.py": "WORD = 'first'\n"}
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
+    (tmp_path / "agent.py").write_text(ECHO)
+    (tmp_path / "words.py").write_text("WORD = 'first'\n")
     arguments, output = ("serve", "--port", "0"), tmp_path / "serve.log"
     assert "A2A_AUTH" in run(*arguments, cwd=tmp_path).stderr
     env = environment(A2A_AUTH="none")
     with running(*arguments, env=env, output=output, cwd=tmp_path) as serving:
-        url = serving.wait_for(r"A2A at (\S+),")
+        url = serving.url
         (tmp_path / "words.py").write_text("WORD = 'second'\n")
         assert run("send", url, "go").stdout == "first\n"
         assert serving.end() == 0
 
 
-def agent_of(body: str) -> str:
-    return f"{HEAD}\nclass Agent(Worker):\n{body}\nagent = Agent()\n"
-
-
-FORGOTTEN = agent_of(
-    "    async def handle(self, ctx):\n"
-    "        ctx.emit_text_artifact('lost')  # here\n"
-    "        await ctx.complete('done')\n"
+CLASS = f"{HEAD}\nclass Agent(Worker):\n    async def handle(self, ctx)"
+FORGOTTEN = ":\n        ctx.send_status('lost')  # here\n        await ctx.complete('done')\n"
+REPAIR = r"expected ':' .*Repair it, and send the message again\."
+IMPORT = "WORD = 'x'\n\nimport reqeusts  # here\n"
+MISTAKES = (
+    ("agent.py", f"{CLASS}{FORGOTTEN}agent = Agent()\n", r"write `await ctx\.send_status\(…\)`"),
+    ("agent.py", f"{CLASS}  # here\n\nagent = Agent()\n", REPAIR),
+    ("words.py", IMPORT, "correct the import, or install the package"),
 )
-MISTAKES = {
-    ("agent.py", FORGOTTEN): r"write `await ctx\.emit_text_artifact\(…\)`",
-    ("agent.py", agent_of("    async def handle(self, ctx)  # here\n")): (
-        r"expected ':' .*Repair it, and send the message again\."
-    ),
-    ("words.py", "WORD = 'x'\n\nimport reqeusts  # here\n"): (
-        r"correct the import, or install the package"
-    ),
-}
 """Files with what authors do wrong, and what they are told; tests/unit has all kinds."""
 
 
-def has_all(command: Running, wanted: list[str], since: int) -> bool:
-    said = command.said()[since:]
-    return all(re.search(pattern, said) for pattern in wanted)
+def says(edited: Dev, since: int, *patterns: str) -> bool:
+    return all(re.search(pattern, edited.command.said()[since:]) for pattern in patterns)
 
 
 @pytest.mark.long
 def test_mistakes_are_named(tmp_path: Path) -> None:
     """What `dev` says of each has the file, the line and the way out."""
-    files = {"agent.py": ECHO, "words.py": "WORD = 'first'\n"}
-    with dev(tmp_path, files) as edited:
-        for (name, text), way_out in MISTAKES.items():
+    with dev(tmp_path) as edited:
+        for name, text, way_out in MISTAKES:
             since = len(edited.command.said())
             (tmp_path / name).write_text(text)
             assert "first" not in json.dumps(edited.send())
             line = text[: text.index("# here")].count("\n") + 1
-            wanted = [rf"{re.escape(name)}(, line |:){line}\b", way_out]
-            until(partial(has_all, edited.command, wanted, since))
-            for file, before in files.items():
-                (tmp_path / file).write_text(before)
+            place = rf"{re.escape(name)}(, line |:){line}\b"
+            until(partial(says, edited, since, place, way_out))
+            (tmp_path / "agent.py").write_text(ECHO)
+            (tmp_path / "words.py").write_text("WORD = 'first'\n")

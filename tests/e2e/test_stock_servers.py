@@ -36,12 +36,10 @@ def process(
     script: list[str], variables: dict[str, str], *, python: Path | None = None
 ) -> Iterator[Running]:
     """One server as a process of its own, which is killed."""
-    paths = f"{ROOT}:{ROOT / 'layers/runtime'}"
-    environment = {**os.environ, "PYTHONPATH": paths, **variables}
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'layers/runtime'}", **variables}
     output = Path(f"{variables['TABLE']}-{variables['PORT']}.log")
-    with running_program(
-        [str(python or sys.executable), *script], env=environment, output=output
-    ) as started:
+    command = [str(python or sys.executable), *script]
+    with running_program(command, env=env, output=output) as started:
         yield started
         started.end(signal.SIGKILL)
 
@@ -50,10 +48,8 @@ def process(
 async def client(port: int) -> AsyncIterator[httpx.AsyncClient]:
     """A client with a connection for each request, so that each may meet another process."""
     limits = httpx.Limits(max_keepalive_connections=0, max_connections=40)
-    url = f"http://127.0.0.1:{port}"
-    async with httpx.AsyncClient(
-        base_url=url, limits=limits, headers=HEADERS, timeout=WITHIN_S
-    ) as made:
+    where: dict[str, Any] = {"base_url": f"http://127.0.0.1:{port}", "headers": HEADERS}
+    async with httpx.AsyncClient(limits=limits, timeout=WITHIN_S, **where) as made:
         async with asyncio.timeout(WITHIN_S):
             while True:
                 try:
@@ -98,11 +94,12 @@ async def test_a_killed_server_loses_no_task(tmp_path: Path) -> None:
         async with asyncio.timeout(KILL_S), client(port) as to:
             begun: list[str] = []
             answered: list[str] = []
-            is_time = asyncio.Event()
+            is_time, turns = asyncio.Event(), asyncio.Semaphore(AT_ONCE)
 
             async def send() -> None:
                 try:
-                    answer = await to.post("/message:send", json=message("1"))
+                    async with turns:
+                        answer = await to.post("/message:send", json=message("1"))
                 except httpx.TransportError:
                     return  # the process that had it was killed
                 answered.append(answer.json()["task"]["id"])
@@ -116,13 +113,7 @@ async def test_a_killed_server_loses_no_task(tmp_path: Path) -> None:
                     begun.append((await to.post("/message:send", json=sent)).json()["task"]["id"])
                 doomed.end(signal.SIGKILL)
 
-            turns = asyncio.Semaphore(AT_ONCE)
-
-            async def in_turn() -> None:
-                async with turns:
-                    await send()
-
-            await asyncio.gather(kill(), *(in_turn() for _ in range(TASKS)))
+            await asyncio.gather(kill(), *(send() for _ in range(TASKS)))
             # What was answered is there, whichever process had it.
             states = await all_tasks(to)
             assert {states[task_id] for task_id in answered} == {ENDED}
@@ -142,10 +133,8 @@ async def test_a_task_is_followed_on_another_server(tmp_path: Path) -> None:
     table = {"TABLE": str(tmp_path / "tasks.sqlite")}
     ports = [free_port(), free_port()]
     server = ["-m", f"{EXAMPLE}.server"]
-    with (
-        process(server, {**table, "PORT": str(ports[0])}),
-        process(server, {**table, "PORT": str(ports[1])}),
-    ):
+    first, second = ({**table, "PORT": str(port)} for port in ports)
+    with process(server, first), process(server, second):
         async with client(ports[0]) as one, client(ports[1]) as other:
             begun = (await one.post("/message:send", json=message("50", is_awaited=False))).json()
             path = f"/tasks/{begun['task']['id']}:subscribe"
@@ -175,8 +164,7 @@ async def test_servers_of_others(environment: str, script: list[str], tmp_path: 
     request = {"jsonrpc": "2.0", "id": "1", "method": "SendMessage", "params": message("1")}
     with process(command, variables, python=python) as first:
         async with client(int(port)) as to:
-            answer = (await to.post("/", json=request)).json()
-            task = answer["result"]["task"]
+            task = (await to.post("/", json=request)).json()["result"]["task"]
             assert task["status"]["state"] == ENDED
         first.end(signal.SIGKILL)
     with process(command, variables, python=python):

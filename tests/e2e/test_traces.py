@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 import threading
 from contextlib import ExitStack
@@ -11,19 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.commands import READY, Running, environment, running, running_with, until
-from tests.e2e.conftest import AGENT, CARD
+from tests.e2e.commands import READY, Running, environment, ran, running, running_with, until
+from tests.e2e.conftest import AGENT, ARGUMENTS, CARD
 from tests.support.a2a_calls import Caller, message
 from tests.support.otlp import Collector, collector, text_of
 from tests.unit.push.receivers import OK, Receiver, status
 
 TRACE, ABOVE = "67891233abcdef012345678912345678", "53995c3f42cd8ad8"
-COMMANDS = {
-    "api": ("--card", CARD, "--port", "0"),
-    "worker": ("--agent", AGENT),
-    "push": (),
-    "sweep": (),
-}
 QUICK = {"OTEL_BSP_SCHEDULE_DELAY": "100"}
 
 
@@ -60,7 +53,7 @@ def test_one_trace_over_all_processes(tmp_path: Path) -> None:
 
         def start(name: str, service: str) -> tuple[Running, str]:
             own, output = env | {"OTEL_SERVICE_NAME": service}, tmp_path / f"{service}.log"
-            made = stack.enter_context(running(name, *COMMANDS[name], env=own, output=output))
+            made = stack.enter_context(running(name, *ARGUMENTS[name], env=own, output=output))
             return made, made.wait_for(READY[name])
 
         _, url = start("api", "api")
@@ -69,13 +62,9 @@ def test_one_trace_over_all_processes(tmp_path: Path) -> None:
         start("sweep", "sweep")
         headers = {"traceparent": f"00-{TRACE}-{ABOVE}-00", "A2A-Version": "1.0"}
         with Caller(url) as caller:
-            body = {
-                "message": message("hold"),
-                "configuration": {
-                    "returnImmediately": True,
-                    "taskPushNotificationConfig": {"url": receiver.url()},
-                },
-            }
+            hooked = {"taskPushNotificationConfig": {"url": receiver.url()}}
+            how = hooked | {"returnImmediately": True}
+            body = {"message": message("hold"), "configuration": how}
             task = caller.http.post("/message:send", json=body, headers=headers).json()["task"]
             caller.until("holding", task["id"])
             first.end(signal.SIGKILL)
@@ -107,19 +96,17 @@ def test_one_trace_over_all_processes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("collects", ["takes", "hangs"])
 def test_dev_exports_and_waits_for_no_collector(collects: str, tmp_path: Path) -> None:
     """What has ended is exported before the process ends; a bad collector holds up nothing."""
-    holds = threading.Event()
-    with collector(holds=holds if collects == "hangs" else None) as taken:
+    with collector(holds=threading.Event() if collects == "hangs" else None) as taken:
         env = environment(
             PROBE_FOLDER=str(tmp_path),
             OTEL_EXPORTER_OTLP_ENDPOINT=taken.url,
             OTEL_EXPORTER_OTLP_TIMEOUT="1",
             **(QUICK if collects != "takes" else {}),
         )
-        dev = ("dev", *("--agent", AGENT, "--card", CARD, "--port", "0", "--file", "dev.db"))
-        output = tmp_path / "dev.log"
-        python = Path(sys.executable)
+        dev = ("dev", "--agent", AGENT, "--card", CARD, "--port", "0", "--file", "dev.db")
+        python, output = Path(sys.executable), tmp_path / "dev.log"
         with running_with(python, *dev, env=env, output=output, cwd=tmp_path) as started:
-            with Caller(started.wait_for(r"A2A at (\S+),")) as caller:
+            with Caller(started.url) as caller:
                 for number in range(3):
                     caller.send(str(number))
             if collects != "takes":
@@ -153,9 +140,7 @@ child = os.fork()
 make()
 if child:
     os.waitpid(child, 0)
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-trace.set_tracer_provider(TracerProvider())
+OWN
 """
 OWN = """
 from opentelemetry import trace
@@ -180,10 +165,9 @@ def test_a_process_with_variables_and_providers_of_its_own(
     """A provider that was there stays; bad variables end no process; ids are all different."""
     with collector() as taken:
         env = environment(OTEL_EXPORTER_OTLP_ENDPOINT=taken.url, **variables)
-        program = PROGRAM.replace("BEFORE", before)
-        done = subprocess.run(
-            [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True
-        )
+        program = PROGRAM.replace("BEFORE", before).replace("OWN", OWN)
+        done = ran([sys.executable, "-c", program], env=env)
+    assert done.returncode == 0, done.stderr
     assert len({span.trace_id for span in taken.named("made")}) == spans
     assert says in done.stderr
     assert len(done.stderr.splitlines()) <= 2

@@ -68,11 +68,9 @@ class Faulty(Worker):
             await ctx.emit_text_artifact("x" * 30_000, artifact_id=f"text {number}")
         await self.chunks(ctx, count, 0)
 
-    async def steps(
-        self, ctx: TaskContext, count: float, pause_s: float, failing: float = 0
-    ) -> None:
+    async def steps(self, ctx: TaskContext, count: float, pause_s: float, fails: float = 0) -> None:
         async def part(number: int, artifact: str) -> None:
-            if random.random() < failing:  # noqa: S311
+            if random.random() < fails:  # noqa: S311
                 self._ledger.note(f"failed {number}", ctx.task_id)
                 raise ConnectionError
             await self._part(ctx, number, artifact, pause_s)
@@ -81,10 +79,8 @@ class Faulty(Worker):
             wait_s = 1 if number == WAITS_LONG else pause_s
             retry = Retry(tries=100, base_s=wait_s, cap_s=wait_s)
             await ctx.step("part", part, number, ARTIFACT, retry=retry)
-        parts = (
-            ctx.step("branch", part, int(count), name, key=name, retry=retry)
-            for name in (f"branch {number}" for number in range(BRANCHES))
-        )
+        names = [f"branch {number}" for number in range(BRANCHES)]
+        parts = (ctx.step("branch", part, int(count), it, key=it, retry=retry) for it in names)
         await ctx.gather(*parts)
         await ctx.respond("Done.")
 
@@ -96,9 +92,7 @@ class Faulty(Worker):
     async def naps(self, ctx: TaskContext, seconds: float) -> None:
         await ctx.step("part", self._part, ctx, 0, ARTIFACT, 0)
         await ctx.sleep(seconds)
-        for number in range(1, 4):
-            await ctx.emit_text_artifact(str(number), artifact_id=ARTIFACT, append=True)
-        await ctx.respond("Done.")
+        await self._rest(ctx, 4)
 
     async def slow(self, ctx: TaskContext, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -113,7 +107,10 @@ class Faulty(Worker):
         self._ledger.note("held", ctx.task_id)
         while not self._ledger.is_released(ctx.task_id):  # noqa: ASYNC110 - a file
             await asyncio.sleep(0.02)
-        for number in range(1, int(count)):
+        await self._rest(ctx, int(count))
+
+    async def _rest(self, ctx: TaskContext, count: int) -> None:
+        for number in range(1, count):
             await ctx.emit_text_artifact(str(number), artifact_id=ARTIFACT, append=True)
         await ctx.respond("Done.")
 

@@ -45,7 +45,6 @@ class Met:
 
     @property
     def kind(self) -> str:
-        """The kind of process."""
         return self.process.partition("-")[0]
 
 
@@ -65,34 +64,25 @@ class BadDay:
         self._turns: Counter[str] = Counter()
         self._lock = threading.Lock()
 
-    def attach(self, client: Any) -> None:
-        """Hang the faults on a client; once, however often it is asked for."""
-        client.meta.events.register("before-send", self._before_send, unique_id="bad-day")
-
-    def _before_send(self, request: Any, event_name: str, **_: Any) -> AWSResponse | None:
+    def before_send(self, request: Any, event_name: str, **_: Any) -> AWSResponse | None:
         if not self._record.exists():
             return None
         fault = self._choose(event_name.removeprefix("before-send."))
-        if fault is None:
-            return None
-        return KINDS.get(fault, _leave_unprocessed)(request)
+        return KINDS.get(fault, _leave_unprocessed)(request) if fault else None
 
     def _choose(self, operation: str) -> str | None:
         kinds = _kinds(operation)
         with self._lock:
             if operation not in self._turns:
-                is_transaction = kinds is TRANSACTIONS
-                self._turns[operation] = 0 if is_transaction else len(self._turns)
+                self._turns[operation] = 0 if kinds is TRANSACTIONS else len(self._turns)
             elif self._random.random() >= self._rate:
                 return None
             fault = kinds[self._turns[operation] % len(kinds)]
             self._turns[operation] += 1
-        self._note(Met(process=self._process, operation=operation, fault=fault))
+            met = Met(process=self._process, operation=operation, fault=fault)
+            with self._record.open("a", encoding="utf-8") as record:
+                record.write(f"{json.dumps(asdict(met))}\n")
         return fault
-
-    def _note(self, met: Met) -> None:
-        with self._lock, self._record.open("a", encoding="utf-8") as record:
-            record.write(f"{json.dumps(asdict(met))}\n")
 
 
 def arm(process: str, variables: Mapping[str, str]) -> None:
@@ -104,7 +94,7 @@ def arm(process: str, variables: Mapping[str, str]) -> None:
 
         def client(service: str, *, long_poll: bool = False) -> Any:
             made = make(service, long_poll=long_poll)
-            day.attach(made)
+            made.meta.events.register("before-send", day.before_send, unique_id="bad-day")
             return made
 
         mock.patch.object(aws, "client", client).start()
@@ -138,5 +128,4 @@ def _kinds(operation: str) -> tuple[str, ...]:
 def _leave_unprocessed(request: Any) -> AWSResponse:
     """A batch of which nothing was done: how DynamoDB throttles one."""
     wanted = json.loads(request.body)["RequestItems"]
-    left = {"Responses": {}, "UnprocessedKeys": wanted, "UnprocessedItems": wanted}
-    return answer(left)
+    return answer({"Responses": {}, "UnprocessedKeys": wanted, "UnprocessedItems": wanted})

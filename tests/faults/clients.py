@@ -76,12 +76,10 @@ class Patient:
     ) -> Answer:
         verb, path, body = target(REST, method, params)
         content = None if body is None else json.dumps(body).encode()
-        deadline = time.monotonic() + SETTLE_S
+        own, deadline = HEADERS | dict(headers or {}), time.monotonic() + SETTLE_S
         while time.monotonic() < deadline:
             try:
-                response = await self.http.request(
-                    verb, path, content=content, headers={**HEADERS, **(headers or {})}
-                )
+                response = await self.http.request(verb, path, content=content, headers=own)
             except httpx.TransportError as error:
                 self.repeated[type(error).__name__] += 1
             else:
@@ -99,8 +97,7 @@ class Patient:
             url, config = str(self.http.base_url), ClientConfig(httpx_client=http)
             client = await create_resuming_client(url, config)
             async for event in client.send_message(request(text)):
-                parts = event.artifact_update.artifact.parts
-                chunks += [part.text for part in parts]
+                chunks += [part.text for part in event.artifact_update.artifact.parts]
         assert event.status_update.status.state == TaskState.TASK_STATE_COMPLETED, event
         return moving.requests
 

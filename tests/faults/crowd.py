@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
+from operator import not_
 
 from a2a.types import TaskState
 
@@ -56,21 +58,17 @@ def counted(name: str, ended: Sequence[End], chunks: Sequence[str]) -> Runs:
 
 async def number_of_tasks(world: World) -> int:
     """How many tasks there are: a message that was repeated has made one."""
-    page = await list_tasks(world.storage, ListTasksQuery(page_size=100, history_length=0))
-    number = len(page.tasks)
-    while page.next_page_token:
-        query = ListTasksQuery(page_size=100, history_length=0, page_token=page.next_page_token)
+    number, token = 0, ""
+    while True:
+        query = ListTasksQuery(page_size=100, history_length=0, page_token=token)
         page = await list_tasks(world.storage, query)
-        number += len(page.tasks)
-    return number
+        number, token = number + len(page.tasks), page.next_page_token
+        if not token:
+            return number
 
 
 async def at_rest(world: World, *, within_s: float = SETTLE_S) -> None:
     """Wait until no queue holds a message, and nothing is due."""
     await world.drained(within_s)
-
-    async def nothing_due() -> bool:
-        later_ms = world.storage.clock.now_ms() + DAY_MS
-        return not await due_tasks(world.storage, later_ms)
-
-    await until(nothing_due, "nothing is due", within_s)
+    look = partial(due_tasks, world.storage, world.storage.clock.now_ms() + DAY_MS)
+    await until(look, "nothing is due", within_s, is_it=not_)

@@ -47,8 +47,7 @@ def main() -> int:
     if os.environ.get(HASTE):
         worker_function.SPARE_S = 1.5  # type: ignore[misc]
         settings.SHARED_SPARE_S = 3  # type: ignore[misc]
-        defaults = adapter.WorkerAdapter.__init__.__kwdefaults__ or {}
-        defaults["deadline_margin_s"] = 1.0
+        (adapter.WorkerAdapter.__init__.__kwdefaults__ or {})["deadline_margin_s"] = 1.0
     timeout_s = float(os.environ["A2A_RUN_LIMIT_S"])
     function = Environments("worker", lambda _: _handler(timeout_s), limit=1, timeout_s=timeout_s)
     with ExitStack() as stack:

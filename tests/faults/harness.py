@@ -7,11 +7,13 @@ import os
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from inspect import isawaitable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
 from a2a.types import Artifact, Task, TaskState
@@ -37,7 +39,7 @@ AGENT = f"{HERE / 'agent.py'}:agent"
 CARD = str(HERE / "card.json")
 ARTIFACT = "out"
 
-T = TypeVar("T")
+Is = Callable[[Any], object]
 
 IS_LONG = os.environ.get("A2A_FAULTS") == "long"
 """`make faults`: every kill point 20 times, and the scenarios that take minutes."""
@@ -197,11 +199,7 @@ class World:
         return self.folder / f"mark-{point.replace(':', '-')}"
 
     async def close(self) -> None:
-        for running in self.started:
-            running.process.kill()
-        for running in self.started:
-            await running.ended()
-            running.process.close()
+        await processes.close(self.started)
         await self.http.aclose()
         await asyncio.to_thread(self.dynamodb.delete_table, TableName=self.made.table)
 
@@ -253,8 +251,7 @@ class World:
     async def paused(self) -> Head:
         """A task that waits for input, by a worker that is gone again, as is its message."""
         worker = await self.start("worker")
-        task_id = await self.send("ask")
-        head = await self.state(task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
+        head = await self.state(await self.send("ask"), TaskState.TASK_STATE_INPUT_REQUIRED)
         await self.drained()
         assert await worker.end() == 0, worker.said()
         return head
@@ -296,11 +293,8 @@ class World:
     async def drained(self, within_s: float = SETTLE_S) -> None:
         """Wait until every operation and every dead letter is acknowledged."""
         for queue in (self.made.queue, self.made.dead_letter_queue):
-
-            async def is_empty(queue: str = queue) -> bool:
-                return await self.waiting(queue) == 0
-
-            await until(is_empty, f"{queue} is empty", within_s)
+            look = partial(self.waiting, queue)
+            await until(look, f"{queue} is empty", within_s, is_it=(0).__eq__)
 
     async def lose(self) -> None:
         """Delete the message in the queue by hand, as soon as no consumer holds it."""
@@ -341,18 +335,12 @@ class World:
 
     async def state(self, task_id: str, *states: TaskState, within_s: float = SETTLE_S) -> Head:
         """HEAD once it shows one of `states`."""
-
-        async def shown() -> Head | None:
-            head = await self.storage.head(task_id)
-            return head if head is not None and head.state in states else None
-
-        return await until(shown, f"{task_id} in {states}", within_s)
+        look, what = partial(self.head, task_id), f"{task_id} in {states}"
+        head: Head = await until(look, what, within_s, is_it=lambda head: head.state in states)
+        return head
 
     async def noted(self, task_id: str, what: str, *, times: int = 1) -> None:
-        async def is_noted() -> bool:
-            return self.ledger.count(task_id, what) >= times
-
-        await until(is_noted, f"{what} of {task_id}")
+        await until(lambda: self.ledger.count(task_id, what) >= times, f"{what} of {task_id}")
 
     async def end(self, task_id: str, *, within_s: float = SETTLE_S) -> End:
         """The task once it has ended and nothing of it is left: no message, no due time."""
@@ -360,8 +348,7 @@ class World:
         return await self.look(task_id)
 
     async def is_being_canceled(self, task_id: str) -> bool:
-        head = await self.storage.head(task_id)
-        return head is not None and head.is_being_canceled
+        return (await self.head(task_id)).is_being_canceled
 
     async def look(self, task_id: str) -> End:
         """The task and its log, which keep all rules."""
@@ -401,14 +388,16 @@ def lost_and_doubled(chunks: Sequence[str], expected: Sequence[str]) -> tuple[in
 
 
 async def until(
-    condition: Callable[[], Awaitable[T | None]], what: str, within_s: float = SETTLE_S
-) -> T:
-    """What `condition` returns once that is true."""
+    look: Callable[[], Any], what: str, within_s: float = SETTLE_S, *, is_it: Is = bool
+) -> Any:
+    """What `look` returns, or awaits, once that is true, or what `is_it` says of it."""
     deadline = time.monotonic() + within_s
-    while not (found := await condition()):
+    while True:
+        seen = look()
+        if is_it(found := await seen if isawaitable(seen) else seen):
+            return found
         assert time.monotonic() < deadline, f"stuck: not {what} within {within_s:.0f} s"
         await asyncio.sleep(0.05)
-    return found
 
 
 def numbers(count: int) -> list[str]:

@@ -43,11 +43,9 @@ class Ledger:
 
     def entries(self, task_id: str | None = None, what: str | None = None) -> list[Entry]:
         """The entries so far, of one task and one kind where these are named."""
-        return [
-            entry
-            for entry in self._read()
-            if task_id in (None, entry.task_id) and what in (None, entry.what)
-        ]
+        read = (Entry(**json.loads(line)) for line in lines_of(self.path))
+        wanted = (one for one in read if task_id in (None, one.task_id))
+        return [one for one in wanted if what in (None, one.what)]
 
     def count(self, task_id: str, what: str) -> int:
         return len(self.entries(task_id, what))
@@ -58,10 +56,6 @@ class Ledger:
 
     def is_released(self, task_id: str) -> bool:
         return any(self.path.with_name(f"released-{name}").exists() for name in (task_id, "all"))
-
-    def _read(self) -> Iterator[Entry]:
-        for line in lines_of(self.path):
-            yield Entry(**json.loads(line))
 
 
 def lines_of(path: Path) -> Iterator[str]:

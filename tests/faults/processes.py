@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from multiprocessing import current_process, get_context
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from types import ModuleType
+from unittest.mock import patch
 
 from a2a_serverless import settings, wiring
 from a2a_serverless.push import waiting
@@ -51,6 +53,17 @@ DRAIN = "FAULTS_DRAIN_S"
 PUSH_WAIT = "FAULTS_PUSH_WAIT_S"
 PUSH_HIDDEN = "FAULTS_PUSH_HIDDEN_S"
 PARK = "FAULTS_PARK_S"
+SHORTENED: Sequence[tuple[str, ModuleType, str, float]] = (
+    (SWEEP_PERIOD, sweeping, "PERIOD_S", 1),
+    (LEASE, settings, "LEASE_S", 1),
+    (LEASE, settings, "RENEW_BEFORE_S", 0.5),
+    (DRAIN, worker_command, "DRAIN_S", 1),
+    (PARK, context, "PARK_S", 1),
+    (PARK, turn, "PARK_S", 1),
+    (PUSH_HIDDEN, wiring, "PUSH_VISIBILITY_S", 1),
+    (PUSH_WAIT, tasks_push, "LONG_WAIT_MS", 1000),
+    (PUSH_WAIT, waiting, "_WOKEN_MS", 1000),
+)
 """Times that a deployment cannot choose, shortened so that a test need not wait a minute."""
 
 _TELLS = signal.SIGUSR1
@@ -71,23 +84,12 @@ def main(arguments: Sequence[str], variables: Mapping[str, str], output: Path) -
     traps.arm(variables)
     bad_days.arm(current_process().name, variables)
     next_format.arm(variables)
-    if period_s := variables.get(SWEEP_PERIOD):
-        sweeping.PERIOD_S = float(period_s)
-    if lease_s := variables.get(LEASE):
-        settings.LEASE_S = float(lease_s)
-        settings.RENEW_BEFORE_S = float(lease_s) / 2
-    if drain_s := variables.get(DRAIN):
-        worker_command.DRAIN_S = float(drain_s)
-    if park_s := variables.get(PARK):
-        for module in (context, turn):
-            vars(module)["PARK_S"] = float(park_s)
-    if hidden_s := variables.get(PUSH_HIDDEN):
-        vars(wiring)["PUSH_VISIBILITY_S"] = float(hidden_s)
-    if wait_s := variables.get(PUSH_WAIT):
-        for module, name in ((tasks_push, "LONG_WAIT_MS"), (waiting, "_WOKEN_MS")):
-            vars(module)[name] = int(float(wait_s) * 1000)
-    run = functions.main if arguments[0] == functions.NAME else None
-    sys.exit(run() if run else cli.main(list(arguments)))
+    for variable, module, name, factor in SHORTENED:
+        if seconds := variables.get(variable):
+            value = float(seconds) * factor
+            vars(module)[name] = int(value) if name.endswith("_MS") else value
+    is_function = arguments[0] == functions.NAME
+    sys.exit(functions.main() if is_function else cli.main(list(arguments)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +140,15 @@ class Running:
         return code
 
 
+async def close(started: Sequence[Running]) -> None:
+    """End what runs at once, and forget it."""
+    for running in started:
+        running.process.kill()
+    for running in started:
+        await running.ended()
+        running.process.close()
+
+
 def start(
     name: str, arguments: Sequence[str], variables: Mapping[str, str], output: Path
 ) -> Running:
@@ -154,13 +165,6 @@ def start(
 @contextmanager
 def import_path() -> Iterator[None]:
     """Lets the fork server, which the first process starts, find these tests."""
-    before = os.environ.get("PYTHONPATH")
-    package = str(Path(cli.__file__).parents[2])
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), package])
-    try:
+    path = os.pathsep.join([str(ROOT), str(Path(cli.__file__).parents[2])])
+    with patch.dict(os.environ, PYTHONPATH=path):
         yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before

@@ -11,7 +11,7 @@ import base64
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,24 +34,23 @@ async def record(world: World, head: Head, name: str) -> None:
     """Write a task's items to the file of `name`, if `make record-logs` asks for it."""
     if os.environ.get(VARIABLE) != "1":
         return
-    partition = task_partition(head.scope, head.task_id)
     found = await asyncio.to_thread(
         world.dynamodb.query,
         TableName=world.made.table,
         ConsistentRead=True,
         KeyConditionExpression="PK = :pk",
-        ExpressionAttributeValues={":pk": {"S": partition}},
+        ExpressionAttributeValues={":pk": {"S": task_partition(head.scope, head.task_id)}},
     )
-    items = _without_hosts(found["Items"])
     LOGS.mkdir(exist_ok=True)
-    text = json.dumps([_as_text(item) for item in items], indent=1, sort_keys=True)
+    items = [_coded(item, _as_text) for item in _without_hosts(found["Items"])]
+    text = json.dumps(items, indent=1, sort_keys=True)
     (LOGS / f"{_file(name)}.json").write_text(text + "\n", encoding="utf-8")
 
 
 def recorded(name: str) -> Timeline:
     """Return the timeline of the task that was recorded under `name`."""
     text = (LOGS / f"{_file(name)}.json").read_text(encoding="utf-8")
-    items = [plain(_from_text(item)) for item in json.loads(text)]
+    items = [plain(_coded(item, base64.b64decode)) for item in json.loads(text)]
     (head,) = (head_of(item) for item in items if item["SK"] == HEAD)
     commits = Commits(head.incarnation, 0)
     commits.add(item for item in items if item["SK"].startswith(EVENTS))
@@ -70,23 +69,17 @@ def _without_hosts(items: Sequence[Item]) -> list[Item]:
     changed: list[Item] = []
     for item in items:
         worker = item.get("worker", {}).get("S")
-        if worker is not None:
-            named = names.setdefault(worker, f"worker {len(names) + 1}")
-            changed.append({**item, "worker": {"S": named}})
-        else:
-            changed.append(item)
+        named = worker and names.setdefault(worker, f"worker {len(names) + 1}")
+        changed.append({**item, "worker": {"S": named}} if named else item)
     return changed
 
 
-def _as_text(item: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    return {
-        name: {"B": base64.b64encode(value["B"]).decode()} if "B" in value else dict(value)
-        for name, value in item.items()
-    }
+def _as_text(content: bytes) -> str:
+    return base64.b64encode(content).decode()
 
 
-def _from_text(item: Mapping[str, Mapping[str, Any]]) -> Item:
+def _coded(item: Mapping[str, Mapping[str, Any]], code: Callable[[Any], Any]) -> Item:
     return {
-        name: {"B": base64.b64decode(value["B"])} if "B" in value else dict(value)
+        name: {"B": code(value["B"])} if "B" in value else dict(value)
         for name, value in item.items()
     }

@@ -15,6 +15,7 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -121,23 +122,15 @@ class Neighbour(Party):
         path = f"/neighbour/{uuid.uuid4().hex}"
         began = time.time()
         answer = await self.send(f"slow {TURN_S}", webhook=self.receiver.url(path=path))
-        task_id = answer.task["id"]
-
-        async def has_ended() -> bool:
-            task = await self.agent.call("GetTask", {"id": task_id, "historyLength": 0})
-            return task.state == "COMPLETED"
-
+        asked = {"id": answer.task["id"], "historyLength": 0}
+        look = partial(self.agent.call, "GetTask", asked)
         if answer.state != "COMPLETED":
-            await until(has_ended, f"{task_id} has ended", LONGEST_S)
+            await until(look, "an end", LONGEST_S, is_it=lambda one: one.state == "COMPLETED")
         ended = time.time()
         listed = await self.agent.call("ListTasks", {"pageSize": 20})
         assert listed.response.is_success, listed
         took = {"answer": ended - began, "list": time.time() - ended}
-
-        async def is_told() -> bool:
-            return path in told_at
-
-        await until(is_told, f"{path} is told", LONGEST_S)
+        await until(lambda: path in told_at, f"{path} is told", LONGEST_S)
         return {**took, "notification": max(0.0, told_at[path] - ended)}
 
 
@@ -303,7 +296,7 @@ async def test_an_attack_on_every_account_is_the_attackers(
                 await attacker.prepare()
                 async with attacker.attacking(accounts):
 
-                    async def are_met() -> bool:
+                    def are_met() -> bool:
                         met = {each for each in accounts if attacker.answers[each][MET[each]]}
                         return met == accounts.keys() and webhooks.failed >= 2 * ("webhooks" in met)
 

@@ -6,7 +6,8 @@ import asyncio
 import random
 import signal
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -66,8 +67,7 @@ async def _keep_sending(
     sent: dict[str, str] = {}
     while len(sent) < at_least or not until_set.is_set():
         path = "" if len(sent) % 5 else f"/{len(sent)}"
-        webhook = receiver.url(path=path) if path else ""
-        answer = await client.send("chunks 6 0.3", webhook=webhook)
+        answer = await client.send("chunks 6 0.3", webhook=path and receiver.url(path=path))
         sent[answer.task["id"]] = path
         await asyncio.sleep(0.1)
     return sent
@@ -99,14 +99,11 @@ async def _replace_api(world: World, client: Patient, old: Running) -> Running:
     def held() -> list[str]:
         return [entry.task_id for entry in world.ledger.entries(what="held")[len(earlier) :]]
 
-    async def are_open() -> bool:
-        return len(set(held())) == 3 and bool(chunks)
-
     deaf = str((await client.send("deaf")).task["id"])
     async with asyncio.TaskGroup() as group:
         blocking = group.create_task(client.send("held 4", blocks=True))
         streaming = group.create_task(client.follow("held 4", chunks))
-        await until(are_open, "a blocking send and a stream are open")
+        await until(lambda: len(set(held())) == 3 and chunks, "blocking send and stream are open")
         before, new = world.http.base_url, await world.start("api")
         after, world.http.base_url = world.http.base_url, before
         group.create_task(client.cancel(deaf))
@@ -130,18 +127,17 @@ async def _replace_api(world: World, client: Patient, old: Running) -> Running:
 
 async def _all_told(world: World, receiver: Receiver, sent: Mapping[str, str]) -> None:
     """Wait until the webhooks were told of every state, and check that each was told in order."""
+
+    def told(path: str) -> list[Request]:
+        return [request for request in receiver.requests if request.target == path]
+
+    def are_told(path: str, count: int) -> bool:
+        return len(ids(told(path))) >= count
+
     for task_id, path in sent.items():
         owed = await states(world, task_id) if path else []
-
-        async def is_told(path: str = path, owed: Sequence[str] = owed) -> bool:
-            return len(ids(_sent_to(receiver, path))) >= len(owed)
-
-        await until(is_told, f"{path} is told")
-        assert told_states(_sent_to(receiver, path)) == owed
-
-
-def _sent_to(receiver: Receiver, path: str) -> list[Request]:
-    return [request for request in receiver.requests if request.target == path]
+        await until(partial(are_told, path, len(owed)), f"{path} is told")
+        assert told_states(told(path)) == owed
 
 
 @pytest.mark.timeout(1800 if IS_LONG else 300)

@@ -12,6 +12,8 @@ import signal
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -46,12 +48,12 @@ WORK = "chunks 4 0.15"
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """How the task has to end. `starts` of the agent; None: any number."""
+    """How the task has to end, after so many starts of the agent."""
 
     task_id: str
     state: TaskState = TaskState.TASK_STATE_COMPLETED
     chunks: list[str] = field(default_factory=lambda: numbers(4))
-    starts: int | None = None
+    starts: int
 
 
 Flow = Callable[[World, str], Awaitable[Expected]]
@@ -133,12 +135,8 @@ async def stored_chunk(world: World, point: str) -> Expected:
     await world.start("api")
     victim = await world.start("worker", point=point)
     task_id = await world.send("held 4")
-
-    async def is_stored() -> bool:
-        task = await world.storage.load_task(task_id)
-        return task is not None and bool(task.artifacts)
-
-    await until(is_stored, "the first chunk is stored")
+    look = partial(world.storage.load_task, task_id)
+    await until(look, "the first chunk is stored", is_it=lambda task: task and task.artifacts)
     world.ledger.release(task_id)
     await world.dies(victim, point)
     await world.start("worker")
@@ -246,8 +244,7 @@ async def leaving(world: World, point: str) -> Expected:
 
 async def passing_on(world: World, point: str) -> Expected:
     """The delivery of the turn that ended comes again, and its conversation is passed on then."""
-    second = await _dies_after_the_first(world, point)
-    return Expected(task_id=second, starts=1)
+    return Expected(task_id=await _dies_after_the_first(world, point), starts=1)
 
 
 async def waking(world: World, point: str) -> Expected:
@@ -266,6 +263,11 @@ async def _held(world: World) -> str:
     return first
 
 
+async def _parked(world: World, task_id: str, why: str) -> None:
+    look = partial(world.head, task_id)
+    await until(look, f"{task_id} is {why}", is_it=lambda head: head.turn.parked == why)
+
+
 async def _released(world: World, task_id: str) -> None:
     world.ledger.release(task_id)
     await world.state(task_id, TaskState.TASK_STATE_COMPLETED)
@@ -278,11 +280,7 @@ async def _dies_after_the_first(world: World, point: str) -> str:
     first = await _held(world)
     await world.start("worker")
     second = await world.send(WORK, context_id=TALK)
-
-    async def is_left() -> bool:
-        return (await world.head(second)).turn.parked == "conversation"
-
-    await until(is_left, "the second turn is left")
+    await _parked(world, second, "conversation")
     await _released(world, first)
     await world.dies(victim, point)
     return second
@@ -291,13 +289,17 @@ async def _dies_after_the_first(world: World, point: str) -> str:
 # -- the sweeper and the dead letters ----------------------------------------------------------
 
 
+async def _sweeper_dies(world: World, point: str) -> None:
+    """Let a sweeper die at the point, and start the next one."""
+    await world.dies(await world.start("sweep", point=point), point)
+    await world.start("sweep")
+
+
 async def postponed(world: World, point: str) -> Expected:
     """A turn whose look was put off and that was not sent is sent at its next look."""
     await world.start("worker")
     head = await world.create(WORK)
-    victim = await world.start("sweep", point=point)
-    await world.dies(victim, point)
-    await world.start("sweep")
+    await _sweeper_dies(world, point)
     return Expected(task_id=head.task_id, starts=1)
 
 
@@ -306,14 +308,8 @@ async def woken(world: World, point: str) -> Expected:
     await world.start("api")
     await world.start("worker")
     task_id = await world.send("naps 1")
-
-    async def sleeps() -> bool:
-        return (await world.head(task_id)).turn.parked == "asleep"
-
-    await until(sleeps, "the turn sleeps")
-    victim = await world.start("sweep", point=point)
-    await world.dies(victim, point)
-    await world.start("sweep")
+    await _parked(world, task_id, "asleep")
+    await _sweeper_dies(world, point)
     return Expected(task_id=task_id, starts=2)
 
 
@@ -346,9 +342,7 @@ async def _dies_at_a_letter(world: World, point: str) -> None:
         return await world.waiting(world.made.dead_letter_queue) == 1
 
     await until(is_dead, "the operation is a dead letter")
-    victim = await world.start("sweep", point=point)
-    await world.dies(victim, point)
-    await world.start("sweep")
+    await _sweeper_dies(world, point)
 
 
 # -- deletions -------------------------------------------------------------------------------
@@ -455,10 +449,8 @@ async def test_a_kill_loses_doubles_and_holds_up_nothing(
             await _run(case, world, runs)
 
     async with asyncio.TaskGroup() as group:
-        for case, runs in zip(cases, rows, strict=True):
-            for number in range(RUNS):
-                folder = tmp_path / f"{case.name}-{number}"
-                group.create_task(one(case, runs, folder))
+        for (case, runs), number in product(zip(cases, rows, strict=True), range(RUNS)):
+            group.create_task(one(case, runs, tmp_path / f"{case.name}-{number}"))
     check(rows, record_property)
 
 
@@ -484,7 +476,7 @@ async def _run(case: Case, world: World, runs: Runs) -> None:
     if end.state != expected.state:
         runs.notes.append(f"{end.task.status}; {_said(world)}")
     starts = world.ledger.count(expected.task_id, "started")
-    if expected.starts not in (None, starts):
+    if starts != expected.starts:
         runs.notes.append(f"{starts} starts of the agent; {_said(world)}")
 
 

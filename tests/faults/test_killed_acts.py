@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -121,13 +121,11 @@ class Desk:
             assert known.keys() == set(wanted)
             return known if {head.state for head in known.values()} == {state} else None
 
-        return await until(found, f"all are {state}", WITHIN_S)
+        heads: dict[str, Head] = await until(found, f"all are {state}", WITHIN_S)
+        return heads
 
     async def close(self) -> None:
-        for running in self.running:
-            running.process.kill()
-            await running.ended()
-            running.process.close()
+        await processes.close(self.running)
 
 
 @pytest.fixture
@@ -191,19 +189,20 @@ async def canceled(desk: Desk, made: Mapping[str, Head], _: Receiver) -> None:
         assert head.cancel.by.startswith("operator ")
 
 
-async def resent(desk: Desk, made: Mapping[str, Head], _: Receiver) -> None:
+async def completed_once(desk: Desk, wanted: Collection[str]) -> None:
     desk.start("worker", "--agent", AGENT)
     desk.start("sweep")
-    heads = await desk.all_are(TaskState.TASK_STATE_COMPLETED, made.keys())
+    heads = await desk.all_are(TaskState.TASK_STATE_COMPLETED, wanted)
     assert {head.turn.attempts for head in heads.values()} == {1}
+
+
+async def resent(desk: Desk, made: Mapping[str, Head], _: Receiver) -> None:
+    await completed_once(desk, made.keys())
 
 
 async def retried(desk: Desk, made: Mapping[str, Head], _: Receiver) -> None:
-    desk.start("worker", "--agent", AGENT)
-    desk.start("sweep")
     new = {retry_id(head): head for head in made.values()}
-    heads = await desk.all_are(TaskState.TASK_STATE_COMPLETED, new.keys())
-    assert {head.turn.attempts for head in heads.values()} == {1}
+    await completed_once(desk, new.keys())
     assert {one: head for one, head in (await desk.heads()).items() if one not in new} == made
     for task_id, old in new.items():
         task = await desk.storage.load_task(task_id)
@@ -216,13 +215,10 @@ async def redelivered(desk: Desk, made: Mapping[str, Head], receiver: Receiver) 
     desk.start("sweep")
     desk.start("push")
 
-    async def are_told() -> bool:
-        return await desk.storage.webhooks.count_open() == 0
-
-    await until(are_told, "all are told", WITHIN_S)
-    told: dict[str, list[str]] = {}
+    await until(desk.storage.webhooks.count_open, "all are told", WITHIN_S, is_it=(0).__eq__)
+    told = defaultdict[str, list[str]](list)
     for one in receiver.requests:
-        told.setdefault(one.target.rsplit("/", 1)[-1], []).append(one.state)
+        told[one.target.rsplit("/", 1)[-1]].append(one.state)
     assert told == {one: ["SUBMITTED", "WORKING", "FAILED"] for one in made}
 
 

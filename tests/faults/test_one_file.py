@@ -104,10 +104,7 @@ class Deployment:
         await self.start(name)
 
     async def close(self) -> None:
-        for running in self.running.values():
-            running.process.kill()
-            await running.ended()
-            running.process.close()
+        await processes.close([*self.running.values()])
         await self.http.aclose()
 
 
@@ -125,12 +122,9 @@ async def send(client: Patient, number: int, hook: str) -> str:
 
 
 async def have_ended(storage: DurableStorage, tasks: list[str]) -> bool:
-    for task_id in tasks:
-        head = await storage.head(task_id)
-        assert head is not None, f"{task_id} is lost"
-        if not head.is_terminal:
-            return False
-    return True
+    heads = [await storage.head(task_id) for task_id in tasks]
+    assert None not in heads, "a task is lost"
+    return all(head.is_terminal for head in heads if head)
 
 
 @pytest.mark.long(but=1)
@@ -305,8 +299,7 @@ async def under_kills(
 
 async def is_quiet(backends: Backends, receiver: Receiver) -> bool:
     """Whether every operation is done, and the end of each task was told."""
-    queues = (backends.operations, backends.dead_letters, backends.pushing().jobs)
-    for queue in queues:
+    for queue in (backends.operations, backends.dead_letters, backends.pushing().jobs):
         assert isinstance(queue, TableQueue)
         if await queue.waiting():
             return False

@@ -13,6 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -145,14 +146,12 @@ async def _kill(world: World, point: str, runs: Runs) -> None:
 async def _settled(world: World, hooks: Webhooks, owed: list[Told]) -> None:
     """Wait until everybody has been told of the last state, and no job is left."""
 
-    async def all_told() -> bool:
+    def all_told() -> bool:
         return all(len(ids(hooks.requests[told.path])) >= len(told.states) for told in owed)
 
-    async def no_job() -> bool:
-        return await world.waiting(world.made.push_queue) == 0
-
     await until(all_told, "told everything", SETTLED_S)
-    await until(no_job, "without jobs", SETTLED_S)
+    jobs = partial(world.waiting, world.made.push_queue)
+    await until(jobs, "without jobs", SETTLED_S, is_it=(0).__eq__)
 
 
 def _check(told: Told, hooks: Webhooks, runs: Runs) -> None:
@@ -205,8 +204,7 @@ async def test_a_sweeper_dies_before_it_sends_a_job(
         return status(503, Retry_After="2") if is_first else OK
 
     with Receiver(answer) as receiver:
-        settings = {**SETTINGS, PUSH_WAIT: "2"}
-        async with push_emulators.world(tmp_path, **settings) as world:
+        async with push_emulators.world(tmp_path, **SETTINGS, **{PUSH_WAIT: "2"}) as world:
             await asyncio.gather(*(world.start(kind) for kind in ("api", "worker", "push")))
             task_id = await world.send("chunks 1 0", webhook=receiver.url(path="/waits"))
             await world.end(task_id)

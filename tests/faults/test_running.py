@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -116,8 +117,7 @@ async def test_a_message_that_was_lost_after_the_claim(
     emulators: Emulators, tmp_path: Path
 ) -> None:
     """After the longest run the sweeper sends a claimed turn again whose message was lost."""
-    settings = {processes.LEASE: "2"}
-    async with emulators.world(tmp_path, **settings) as world:
+    async with emulators.world(tmp_path, **{processes.LEASE: "2"}) as world:
         await world.start("api")
         victim = await world.start("worker", point="after-claim:1")
         task_id = await world.send("chunks 4 0.15")
@@ -144,27 +144,17 @@ async def test_a_spot_worker_gives_back_what_cannot_end(
         port = free_port()
         options = ("--drain", "6", "--health-port", str(port))
         first = await world.start("worker", *options, concurrency=TURNS)
-
-        async def have_started() -> bool:
-            return len(world.ledger.entries(what="held")) == TURNS
-
-        await until(have_started, "all turns have started")
+        held = partial(world.ledger.entries, what="held")
+        await until(held, "all turns have started", is_it=lambda seen: len(seen) == TURNS)
         assert await health(port) == 200
         other = await world.start("worker", concurrency=TURNS)
         os.kill(first.pid, signal.SIGTERM)
-
-        async def is_draining() -> bool:
-            return await health(port) == 503
-
-        await until(is_draining, "the health check says so")
+        await until(partial(health, port), "the health check says so", is_it=(503).__eq__)
         for head in heads[::2]:
             world.ledger.release(head.task_id)
         assert await first.ended() == 0, first.said()
-
-        async def go_on() -> bool:
-            return len(world.ledger.entries(what="held")) == TURNS + TURNS // 2
-
-        await until(go_on, "the rest goes on", SOON_S)
+        more = TURNS + TURNS // 2
+        await until(held, "the rest goes on", SOON_S, is_it=lambda seen: len(seen) == more)
         for head in heads[1::2]:
             world.ledger.release(head.task_id)
         ended = await ends(world, [head.task_id for head in heads])

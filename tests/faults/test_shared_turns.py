@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,13 +106,8 @@ async def test_forty_turns_share_two_invocations(
         assert {end.state for end in ended} == {COMPLETED}
         assert [end.chunks for end in ended] == [numbers(3)] * 40
         await world.drained()
-        path = tmp_path / "invocations"
-
-        async def have_returned() -> bool:
-            return len(invocations(path)) >= 2
-
-        await until(have_returned, "both invocations have returned")
-        billed = invocations(path)
+        look = partial(invocations, tmp_path / "invocations")
+        billed = await until(look, "both have returned", is_it=lambda seen: len(seen) >= 2)
         entries = world.ledger.entries(what="started")
         starts = Counter(entry.task_id for entry in entries)
         begun = {entry.task_id: entry.at for entry in entries}

@@ -96,8 +96,7 @@ class Trap:
 
     def _die(self) -> None:
         if self._mark is not None:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            descriptor = os.open(self._mark, flags, 0o644)
+            descriptor = os.open(self._mark, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             os.write(descriptor, f"{self._name}\n".encode())
             os.fsync(descriptor)
         os.kill(os.getpid(), signal.SIGKILL)

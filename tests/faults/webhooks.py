@@ -32,11 +32,8 @@ async def states(world: World, task_id: str, *, after: int = 0) -> list[str]:
     log = await world.storage.read(task_id)
     assert log is not None
     entries = [entry for record in log.records[after:] for entry in record.entries]
-    return [
-        state_name(e.status.state).removeprefix("TASK_STATE_")
-        for e in entries
-        if isinstance(e, StatusChanged)
-    ]
+    found = [entry.status.state for entry in entries if isinstance(entry, StatusChanged)]
+    return [state_name(state).removeprefix("TASK_STATE_") for state in found]
 
 
 def ids(requests: Iterable[Request]) -> list[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
+from tests.e2e import commands
 from tests.e2e.commands import environment, running_with
 from tests.foreign.answering import FORMS, TEXT
 from tests.foreign.reading import CLIENTS as READ
@@ -59,7 +59,7 @@ def answering(*, streams: bool = True) -> Iterator[str]:
         command = ("dev", "--port", "0", "--file", str(Path(folder, "dev.db")), *agent)
         log, own = Path(folder, "dev.log"), environment(A2A_AUTH="none")
         with running_with(Path(sys.executable), *command, env=own, output=log) as dev:
-            url = dev.wait_for(r"A2A at (\S+),")
+            url = dev.url
             yield f"{url.rstrip('/')}/"
 
 
@@ -76,15 +76,8 @@ def command(client: str) -> list[str | Path]:
 
 def ran(command: Sequence[str | Path], *, cwd: Path = ROOT) -> tuple[dict[str, Any], str]:
     """Run a client; return what it tells of its operations, and, if it has failed, of its end."""
-    done = subprocess.run(
-        command,
-        cwd=cwd,
-        env=environment(PYTHONPATH=f"{ROOT}:{ROOT / 'layers/runtime'}:{ROOT / 'src'}"),
-        capture_output=True,
-        text=True,
-        timeout=READ_S,
-        check=False,
-    )
+    env = environment(PYTHONPATH=f"{ROOT}:{ROOT / 'layers/runtime'}:{ROOT / 'src'}")
+    done = commands.ran(command, timeout=READ_S, cwd=cwd, env=env)
     lines = [line for line in done.stdout.splitlines() if line.startswith('{"operation"')]
     told = [json.loads(line) for line in lines]
     failed = f"ended with {done.returncode}: {done.stderr[-1500:]}" if done.returncode else ""
@@ -119,20 +112,17 @@ def cell(told: Mapping[str, str], form: str) -> str:
 
 def shown(told: Told, way: str) -> Iterator[str]:
     """Yield the cells of a way of calling; that of `lastChunk` only where it differs."""
-    cells = {
-        form: cell(told.get(f"{way}|{form}", {"error": "no answer: "}), form) for form in FORMS
-    }
+    silent = {"error": "no answer: "}
+    cells = {form: cell(told.get(f"{way}|{form}", silent), form) for form in FORMS}
     closed = cells.pop(CLOSED)
     if closed != cells["chunks"]:
         cells["chunks"] += f"; with lastChunk {closed}"
     yield from cells.values()
 
 
-def whole(told: Told) -> Iterator[bool]:
-    """Yield for each way of calling whether chunks are shown whole."""
-    for key, one in told.items():
-        if key.endswith("|chunks"):
-            yield cell(one, "chunks") == "✓"
+def whole(told: Told) -> bool:
+    """Return True if each way of calling shows chunks whole."""
+    return {cell(one, "chunks") for key, one in told.items() if key.endswith("|chunks")} == {"✓"}
 
 
 def rows(client: str, told: Told) -> list[str]:
@@ -140,12 +130,9 @@ def rows(client: str, told: Told) -> list[str]:
     ways: dict[tuple[str, ...], list[str]] = {}
     for way in dict.fromkeys(key.partition("|")[0] for key in told if "|" in key):
         ways.setdefault(tuple(shown(told, way)), []).append(way)
-    today = f"{datetime.now(UTC):%Y-%m-%d}"
-    name = f"{CLIENTS[client]} {told['version']['says']}"
-    return [
-        f"| {name}, {' and '.join(names)} | {today} | {' | '.join(cells)} |"
-        for cells, names in ways.items()
-    ]
+    own = f"{CLIENTS[client]} {told['version']['says']}"
+    named = [(f"{own}, {' and '.join(names)}", cells) for cells, names in ways.items()]
+    return [f"| {n} | {datetime.now(UTC):%Y-%m-%d} | {' | '.join(cells)} |" for n, cells in named]
 
 
 def rows_of(client: str, page: str) -> list[str]:
@@ -174,7 +161,7 @@ def main() -> int:
                 missing.append(CLIENTS[client])
                 continue
             own = rows(client, told)
-            if client in BREAKS_CHUNKS and not all(whole(read(client, silent))):
+            if client in BREAKS_CHUNKS and not whole(read(client, silent)):
                 broken.append(CLIENTS[client])
             table[client] = own
             sys.stdout.write("".join(f"{row}\n" for row in own))

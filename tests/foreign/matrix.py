@@ -102,7 +102,7 @@ def _agent() -> Iterator[tuple[str, Recorder]]:
         agent = ("--agent", f"{HERE / 'agent.py'}:agent", "--card", str(HERE / "card.json"))
         command, log = ("dev", "--port", "0", *agent), Path(folder, "dev.log")
         with running_with(Path(sys.executable), *command, env=variables, output=log) as dev:
-            recorder = Recorder(key_proxy(dev.wait_for(r"A2A at (\S+),"), {}))
+            recorder = Recorder(key_proxy(dev.url, {}))
             with HttpServer(recorder, bound) as proxy:
                 yield f"{proxy.url}/", recorder
 

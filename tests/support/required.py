@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -29,6 +30,20 @@ def peer_python_of(environment: str) -> Path:
     """The interpreter of an environment of benchmarks/peers, which is as its lock has it."""
     lock = ROOT / "benchmarks/peers/requirements" / f"{environment}.txt"
     return _python(ROOT / "build/peers" / environment, lock)
+
+
+def run_in(environment: str, *module: object, **variables: str) -> str:
+    """What a module prints, with arguments and variables, that such an environment runs."""
+    run = subprocess.run(
+        [str(word) for word in (python_of(environment), "-W", "ignore", "-m", *module)],
+        cwd=ROOT,
+        env={"PYTHONPATH": f"{ROOT / 'layers/runtime'}:{ROOT / 'src'}:{ROOT}", **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout
 
 
 def _python(folder: Path, lock: Path) -> Path:

@@ -20,7 +20,7 @@ from google.adk.agents.invocation_context import LlmCallsLimitExceededError
 from google.adk.agents.run_config import RunConfig, StreamingMode
 from google.adk.apps import App
 from google.adk.events import Event
-from google.adk.models import BaseLlm, LlmRequest, LlmResponse
+from google.adk.models import LlmRequest, LlmResponse
 from google.adk.plugins import BasePlugin
 from google.adk.tools import AgentTool, BaseTool, FunctionTool, LongRunningFunctionTool, ToolContext
 from google.adk.tools.base_toolset import BaseToolset
@@ -33,6 +33,7 @@ from a2a_serverless.frameworks.conversation import Conversation
 from a2a_serverless.worker import TaskContext
 from a2a_serverless.worker.agents import executor_of
 from a2a_serverless_tools.contract import Storage
+from tests.foreign.google_adk.fake import FakeModel, calling, said
 from tests.support.workers import artifact_texts, status_text, user_request
 from tests.unit.frameworks import asking as questions
 from tests.unit.frameworks import contract, files
@@ -46,25 +47,20 @@ from tests.unit.frameworks.talks import (
 )
 
 
-class Fake(BaseLlm):  # type: ignore[misc] # its environment has the types, ours does not
+class Fake(FakeModel):
     """Calls the tool that the user names, and says what it was told otherwise."""
 
-    async def generate_content_async(
-        self,
-        llm_request: LlmRequest,
-        stream: bool = False,  # noqa: FBT001, FBT002 - ADK's
-    ) -> AsyncGenerator[LlmResponse, None]:
-        parts = [p for content in llm_request.contents for p in content.parts]
-        users = [c for c in llm_request.contents if c.role == "user"]
-        told = [told_by(part) for content in users for part in content.parts]
-        part = types.Part(text=", ".join(told))
-        if parts[-1].text in {"count", "book"}:
-            part = types.Part(function_call=types.FunctionCall(name=parts[-1].text, args={}))
-        if parts[-1].text == "fail":
+    def reply(self, request: LlmRequest) -> LlmResponse:
+        last = request.contents[-1].parts[-1].text
+        if last in {"count", "book"}:
+            return said(calling(last))
+        if last == "fail":
             raise ValueError("no model")
-        if parts[-1].text == "limit":
+        if last == "limit":
             raise LlmCallsLimitExceededError("500 calls")
-        yield LlmResponse(content=types.Content(role="model", parts=[part]))
+        users = [c for c in request.contents if c.role == "user"]
+        told = [told_by(part) for content in users for part in content.parts]
+        return said(types.Part(text=", ".join(told)))
 
 
 def told_by(part: types.Part) -> str:
@@ -85,9 +81,12 @@ def book() -> dict[str, str]:
 
 def talk(*, max_attempts: int = 1, **options: Any) -> Talk:
     tools = [count, LongRunningFunctionTool(book)]
-    agent = LlmAgent(name="helper", model=Fake(model="fake"), tools=tools)
-    executor = AdkExecutor(agent, "adapted", executor_options=options)
-    return Talk(executor, max_attempts=max_attempts)
+    agent = LlmAgent(name="helper", model=Fake(), tools=tools)
+    return Talk(adapted(agent, options), max_attempts=max_attempts)
+
+
+def adapted(agent: BaseAgent, options: dict[str, Any]) -> AdkExecutor:
+    return AdkExecutor(agent, "adapted", executor_options=options)
 
 
 def texts_of(task: Task) -> list[str]:
@@ -103,9 +102,8 @@ async def test_the_state_of_the_session_is_kept() -> None:
     speaking = talk()
     answers = [answered((await speaking.say("count"))[1]) for _ in range(3)]
     assert [text.split(", ")[-1] for text in answers] == ["1", "2", "3"], answers
-    kept = await Storage(speaking.bench.storage).load_context("ctx")
-    assert kept is not None
-    assert kept["ended"]["state"] == {"count": 3, "user:count": 3}, kept
+    _, state = await session(speaking)
+    assert state == {"count": 3, "user:count": 3}, state
 
 
 async def test_a_text_answers_no_tool() -> None:
@@ -120,7 +118,7 @@ async def test_a_text_answers_no_tool() -> None:
 
 async def test_a_workflow_is_an_agent() -> None:
     """It is recognised, and runs without steps."""
-    flow = Workflow(name="flow", edges=[(START, LlmAgent(name="one", model=Fake(model="m")))])
+    flow = Workflow(name="flow", edges=[(START, LlmAgent(name="one", model=Fake()))])
     executor = executor_of(flow)
     assert isinstance(executor, AdkExecutor), executor
     assert answered((await Talk(executor).say("a"))[1]) == "a"
@@ -135,12 +133,12 @@ async def test_what_a_run_raises_is_the_runtimes_to_judge() -> None:
         assert "no model" not in str(failed), failed
 
 
-class Counted(BaseLlm):  # type: ignore[misc] # as above
+class Counted(FakeModel):
     """Notes each request, calls what it has to for a user, and says what it was told otherwise."""
 
     calls: Any
     asks: Any
-    said: Any = None
+    has_said: Any = None
 
     async def generate_content_async(
         self,
@@ -155,16 +153,15 @@ class Counted(BaseLlm):  # type: ignore[misc] # as above
         text = ", ".join(told_by(part) for part in last)
         parts = [types.Part(text=text)]
         if self.asks and last[0].text:
-            parts = [types.Part(function_call=call.model_copy()) for call in self.asks]
+            parts = [ask.model_copy(deep=True) for ask in self.asks]
         elif stream:
             for word in text.split(", "):
-                said = types.Content(role="model", parts=[types.Part(text=f"{word}, ")])
-                yield LlmResponse(content=said, partial=True)
-                await (self.said() if self.said else asyncio.sleep(0))
-        yield LlmResponse(content=types.Content(role="model", parts=parts))
+                yield said(types.Part(text=f"{word}, "), partial=True)
+                await (self.has_said() if self.has_said else asyncio.sleep(0))
+        yield said(*parts)
 
 
-class Adding(BaseToolset):  # type: ignore[misc] # as above
+class Adding(BaseToolset):  # type: ignore[misc] # its environment has the types, ours does not
     """A tool that counts in the session's state, and notes each call."""
 
     def __init__(self, calls: list[str]) -> None:
@@ -180,16 +177,10 @@ class Adding(BaseToolset):  # type: ignore[misc] # as above
         return [FunctionTool(self.adds)]
 
 
-def calling(name: str, **args: str) -> types.FunctionCall:
-    return types.FunctionCall(name=name, args=args)
-
-
 def paid(calls: list[str], **options: Any) -> AdkExecutor:
     """An agent that asks its model twice and calls two tools at once."""
-    asks = [calling("adds", what=what) for what in "ab"]
-    model = Counted(model="fake", calls=calls, asks=asks)
-    agent = LlmAgent(name="helper", model=model, tools=[Adding(calls).adds])
-    return AdkExecutor(agent, "adapted", executor_options=options)
+    model = Counted(calls=calls, asks=[calling("adds", what=what) for what in "ab"])
+    return adapted(LlmAgent(name="helper", model=model, tools=[Adding(calls).adds]), options)
 
 
 async def played(executor: AdkExecutor, *texts: str) -> list[Any]:
@@ -244,25 +235,19 @@ class Outer(BaseAgent):  # type: ignore[misc] # as above
             yield event
 
 
-class Told(BaseLlm):  # type: ignore[misc] # as above
+class Told(FakeModel):
     """Calls a tool with what its instruction says, and then says both."""
 
-    async def generate_content_async(
-        self,
-        llm_request: LlmRequest,
-        stream: bool = False,  # noqa: FBT001, FBT002 - ADK's
-    ) -> AsyncGenerator[LlmResponse, None]:
-        told = str(llm_request.config.system_instruction).split("told ")[1][0]
-        last = llm_request.contents[-1].parts[-1]
-        part = types.Part(text=f"{told} and {told_by(last)}")
-        if last.text:
-            part = types.Part(function_call=calling("adds", what=told))
-        yield LlmResponse(content=types.Content(role="model", parts=[part]))
+    def reply(self, request: LlmRequest) -> LlmResponse:
+        told = str(request.config.system_instruction).split("told ")[1][0]
+        last = request.contents[-1].parts[-1]
+        both = types.Part(text=f"{told} and {told_by(last)}")
+        return said(calling("adds", what=told) if last.text else both)
 
 
 async def test_a_record_answers_no_other_request() -> None:
     """What is no step may differ in the next attempt: the turn starts over, and mixes none."""
-    for options, record in ((o, r) for o in BOTH for r in (1, 2, 3)):
+    for options, record in product(BOTH, (1, 2, 3)):
         calls: list[str] = []
         attempts = iter("12345")
 
@@ -275,14 +260,14 @@ async def test_a_record_answers_no_other_request() -> None:
 
         agent = LlmAgent(
             name="helper",
-            model=Told(model="fake"),
+            model=Told(),
             instruction=instruction,
             before_agent_callback=begin,
             tools=[Adding(calls).adds],
         )
-        speaking = Talk(AdkExecutor(agent, "adapted", executor_options=options), max_attempts=3)
-        said = texts_of(await started_over(speaking, record))
-        assert said == ["3 and 31"], (record, said)
+        speaking = Talk(adapted(agent, options), max_attempts=3)
+        texts = texts_of(await started_over(speaking, record))
+        assert texts == ["3 and 31"], (record, texts)
         assert calls[-1] == "3", calls
         assert (await session(speaking))[1] == {"3": 1}
 
@@ -308,7 +293,7 @@ async def test_a_record_is_of_no_other_arguments() -> None:
 
     agent = LlmAgent(
         name="helper",
-        model=Counted(model="fake", calls=[], asks=[calling("adds", what="")]),
+        model=Counted(calls=[], asks=[calling("adds", what="")]),
         tools=[Adding(calls).adds],
         before_tool_callback=change,
     )
@@ -321,14 +306,12 @@ async def test_a_record_is_of_no_other_arguments() -> None:
 async def test_what_is_said_outside_of_steps_is_not_mixed() -> None:
     """An agent of another kind is no step: if it says something else, the turn starts over."""
     calls: list[str] = []
-    helper = LlmAgent(name="helper", model=Counted(model="fake", calls=calls, asks=[]))
+    helper = LlmAgent(name="helper", model=Counted(calls=calls, asks=[]))
     saying = Saying(name="saying", attempts=iter("12345"))
     team = SequentialAgent(name="team", sub_agents=[saying, helper])
-    executor = AdkExecutor(team, "adapted", executor_options=BOTH[1])
-    task = await started_over(executor, 1)
-    said = texts_of(task)
-    assert len(said) == 2, said
-    assert all("attempt 3" in text for text in said), said
+    task = await started_over(adapted(team, BOTH[1]), 1)
+    texts = texts_of(task)
+    assert ["attempt 3" in text for text in texts] == [True] * 2, texts
     assert "attempt 1" not in str(task), task
 
 
@@ -356,7 +339,7 @@ async def test_an_agent_after_those_side_by_side_makes_no_call_twice() -> None:
             last = LlmAgent(name="last", model=Counted(model="last", calls=calls, asks=[]))
             parts = [ParallelAgent(name="both", sub_agents=sides), last]
             team = SequentialAgent(name="team", sub_agents=parts)
-            speaking = Talk(AdkExecutor(team, "adapted", executor_options=options), max_attempts=9)
+            speaking = Talk(adapted(team, options), max_attempts=9)
             _, task = await speaking.say("go")
             return [task.status.state, (await session(speaking))[1]]
 
@@ -367,21 +350,16 @@ async def test_an_agent_after_those_side_by_side_makes_no_call_twice() -> None:
 def asking(paid: list[str], release: int, *names: str) -> AdkExecutor:
     look = "look" if release == 1 else "look_up"
 
-    class Calling(BaseLlm):  # type: ignore[misc] # as above
-        async def generate_content_async(
-            self,
-            llm_request: LlmRequest,
-            stream: bool = False,  # noqa: FBT001, FBT002
-        ) -> AsyncGenerator[LlmResponse, None]:
+    class Calling(FakeModel):
+        def reply(self, request: LlmRequest) -> LlmResponse:
             paid.append(f"model {release}")
-            parts = [p for content in llm_request.contents for p in content.parts]
+            parts = [p for content in request.contents for p in content.parts]
             told = {p.function_response.name for p in parts if p.function_response}
-            said = [types.Part(text="Done")]
             if not told:
-                said = [types.Part(function_call=calling(look))]
-            elif "delete" not in told:
-                said = [types.Part(function_call=calling("delete", what=name)) for name in names]
-            yield LlmResponse(content=types.Content(role="model", parts=said))
+                return said(calling(look))
+            if "delete" not in told:
+                return said(*(calling("delete", what=name) for name in names))
+            return said(types.Part(text="Done"))
 
     def looks() -> dict[str, str]:
         """Look."""
@@ -397,22 +375,18 @@ def asking(paid: list[str], release: int, *names: str) -> AdkExecutor:
     looks.__name__ = look
     tools = [looks, FunctionTool(delete, require_confirmation=True)]
     prompt = f"The prompt of release {release}"
-    agent = LlmAgent(name="helper", model=Calling(model="fake"), instruction=prompt, tools=tools)
+    agent = LlmAgent(name="helper", model=Calling(), instruction=prompt, tools=tools)
     return AdkExecutor(agent, "adapted")
 
 
 def confirmed(task: Task, *consents: bool) -> SendMessageRequest:
     """The answer to all that the ADK asks to confirm."""
     sent = SendMessageRequest(message=Message(message_id="a", role=Role.ROLE_USER))
-    asked = [
-        data
-        for data in get_data_parts(task.status.message.parts)
-        if data.get("name") == "adk_request_confirmation"
-    ]
+    shown = get_data_parts(task.status.message.parts)
+    asked = [data for data in shown if data.get("name") == "adk_request_confirmation"]
     for one, consent in zip(asked, consents, strict=False):
         response = {"confirmed": consent, "payload": {"seats": 2}}
-        answer = {"id": one["id"], "name": one["name"], "response": response}
-        part = new_data_part(answer)
+        part = new_data_part({"id": one["id"], "name": one["name"], "response": response})
         part.metadata["adk_type"] = "function_response"
         sent.message.parts.append(part)
     return sent
@@ -428,17 +402,13 @@ async def test_agents_side_by_side_make_no_call_twice() -> None:
     """Each has its own branch: its requests, tools and ids are told apart from the others'."""
 
     async def play(calls: list[str]) -> list[Any]:
-        agents = [
-            LlmAgent(
-                name=name,
-                model=Counted(model=name, calls=calls, asks=[calling("adds", what=name)]),
-                tools=[Adding(calls).adds],
-            )
-            for name in ("left", "right")
-        ]
-        team = ParallelAgent(name="team", sub_agents=agents)
+        def agent(name: str) -> LlmAgent:
+            model = Counted(model=name, calls=calls, asks=[calling("adds", what=name)])
+            return LlmAgent(name=name, model=model, tools=[Adding(calls).adds])
+
+        team = ParallelAgent(name="team", sub_agents=[agent("left"), agent("right")])
         outer = Outer(name="outer", inner=team, sub_agents=[team])
-        return await played(AdkExecutor(outer, "adapted", executor_options=BOTH[1]), "go")
+        return await played(adapted(outer, BOTH[1]), "go")
 
     recorded = await killed_everywhere(play, in_flight=2)
     assert sorted(recorded) == ["adds"] * 2 + ["model"] * 4, recorded
@@ -449,22 +419,17 @@ async def test_toolsets_and_agents_that_are_tools_are_not_called_twice() -> None
     for options in BOTH:
 
         async def play(calls: list[str], options: dict[str, Any] = options) -> list[Any]:
-            below = LlmAgent(
-                name="below",
-                mode="single_turn",
-                model=Counted(model="below", calls=calls, asks=[calling("adds", what="deep")]),
-                tools=[Adding(calls).adds],
-            )
-            beside = LlmAgent(name="beside", model=Counted(model="beside", calls=calls, asks=[]))
+            def agent(name: str, *asks: types.Part, **more: Any) -> LlmAgent:
+                model = Counted(model=name, calls=calls, asks=[*asks])
+                return LlmAgent(name=name, model=model, **more)
+
+            deep, adds = calling("adds", what="deep"), [Adding(calls).adds]
+            below = agent("below", deep, mode="single_turn", tools=adds)
+            tools = [Adding(calls), AgentTool(agent("beside"))]
             asks = [calling("below", request="x"), calling("beside", request="y")]
             asks.append(calling("set_adds", what="a"))
-            top = LlmAgent(
-                name="top",
-                model=Counted(model="top", calls=calls, asks=asks),
-                tools=[Adding(calls), AgentTool(beside)],
-                sub_agents=[below],
-            )
-            return await played(AdkExecutor(top, "adapted", executor_options=options), "go")
+            top = agent("top", *asks, tools=tools, sub_agents=[below])
+            return await played(adapted(top, options), "go")
 
         recorded = await killed_everywhere(play, in_flight=3)
         assert sorted(recorded) == ["adds", "adds", "beside"] + ["model"] * 4, recorded
@@ -472,30 +437,26 @@ async def test_toolsets_and_agents_that_are_tools_are_not_called_twice() -> None
 
 def shown_of(event: dict[str, Any]) -> list[Any]:
     parts = event.get("content", {}).get("parts", [])
-    calls = [p.get("function_call") or p.get("function_response") or {} for p in parts]
-    return [
-        (p.get("text"), c.get("args"), c.get("response")) for p, c in zip(parts, calls, strict=True)
-    ]
+    calls = [(p, p.get("function_call") or p.get("function_response") or {}) for p in parts]
+    return [(part.get("text"), it.get("args"), it.get("response")) for part, it in calls]
 
 
 async def test_a_client_reads_chunks_before_the_answer_is_whole() -> None:
     """As without steps: the model goes on when its first chunk is stored."""
     for steps in (True, False):
-        model = Counted(model="fake", calls=[], asks=[])
+        model = Counted(calls=[], asks=[])
         options = {"config": SSE, "force_new_version": True}
         agent = LlmAgent(name="helper", model=model)
         speaking = Talk(AdkExecutor(agent, "adapted", steps=steps, executor_options=options))
         head = await speaking.bench.send("first, second")
         seen: list[list[str]] = []
 
-        async def said(
-            seen: list[list[str]] = seen, head: Any = head, talk: Talk = speaking
-        ) -> None:
+        async def shown(seen: list[Any] = seen, head: Any = head, talk: Talk = speaking) -> None:
             while not seen:
                 await asyncio.sleep(0.01)
                 seen += artifact_texts(await talk.bench.task(head)).values()
 
-        model.said = said
+        model.has_said = shown
         async with asyncio.timeout(60):
             assert await speaking.bench.work()
         assert seen == [["first, "]], seen
@@ -515,33 +476,28 @@ async def test_a_result_that_is_no_json_is_refused_with_a_sentence() -> None:
     def odd() -> object:
         return object()
 
-    model = Counted(model="fake", calls=[], asks=[calling("odd")])
+    model = Counted(calls=[], asks=[calling("odd")])
     speaking = Talk(AdkExecutor(LlmAgent(name="helper", model=model, tools=[odd]), "adapted"))
     with TestCase().assertLogs("a2a_serverless", "ERROR") as logged:
         fails(await speaking.told("go"), "The agent could not finish the task.")
     assert "The tool 'odd' has returned what neither its record" in "".join(logged.output), logged
 
 
-class Artist(BaseLlm):  # type: ignore[misc] # as above
+class Artist(FakeModel):
     """A model of `files.Made`."""
 
     play: Any
 
-    async def generate_content_async(
-        self,
-        llm_request: LlmRequest,
-        stream: bool = False,  # noqa: FBT001, FBT002 - ADK's
-    ) -> AsyncGenerator[LlmResponse, None]:
+    def reply(self, request: LlmRequest) -> LlmResponse:
         play = self.play
-        play.calls.append(f"request {len(llm_request.contents)}")
-        users = [c for c in llm_request.contents if c.role == "user"]
+        play.calls.append(f"request {len(request.contents)}")
+        users = [c for c in request.contents if c.role == "user"]
         play.seen.append([shown_by(part) for content in users for part in content.parts])
         if play.error is not None:
             raise play.error
         parts = [types.Part(text=play.text)]
         if users[-1].parts[0].text in ("ask", "tool"):
-            call = types.FunctionCall(name=users[-1].parts[0].text, args={})
-            parts = [types.Part(function_call=call)]
+            parts = [calling(users[-1].parts[0].text)]
         elif play.file:
             parts.append(types.Part.from_bytes(data=play.file, mime_type="image/png"))
         used = types.GenerateContentResponseUsageMetadata(
@@ -551,14 +507,13 @@ class Artist(BaseLlm):  # type: ignore[misc] # as above
             thoughts_token_count=1,
             cached_content_token_count=4,
         )
-        said = types.Content(role="model", parts=parts)
-        ends = {"": "STOP", "cut": "MAX_TOKENS", "refused": "SAFETY"}
-        candidate = types.Candidate(finish_reason=ends[play.end])
-        if play.end != "refused":
-            candidate.content = said
+        if not play.end:
+            return said(*parts, usage_metadata=used)
+        candidate = types.Candidate(finish_reason={"cut": "MAX_TOKENS"}.get(play.end, "SAFETY"))
+        if play.end == "cut":
+            candidate.content = types.Content(role="model", parts=parts)
         made = types.GenerateContentResponse(candidates=[candidate], usage_metadata=used)
-        own = LlmResponse(content=said, usage_metadata=used)
-        yield LlmResponse.create(made) if play.end else own
+        return LlmResponse.create(made)
 
 
 def shown_by(part: types.Part) -> Any:
@@ -588,7 +543,7 @@ def made(seen: list[Any], **options: Any) -> AdkExecutor:
         return {"result": "called"}
 
     tools = [tool, LongRunningFunctionTool(ask)]
-    agent = LlmAgent(name="helper", model=Artist(model="fake", play=play), tools=tools)
+    agent = LlmAgent(name="helper", model=Artist(play=play), tools=tools)
     return AdkExecutor(agent, "adapted", **options)
 
 
@@ -621,7 +576,7 @@ async def test_contract() -> None:
 
 async def test_an_agent_and_an_app_as_they_are() -> None:
     """Each gets its adapter under its own name, and keeps its conversation."""
-    agent = LlmAgent(name="helper", model=Fake(model="fake"))
+    agent = LlmAgent(name="helper", model=Fake())
     plugin = Hearing(name="hearing")
     for found in (agent, App(name="shop", root_agent=agent, plugins=[plugin])):
         executor = executor_of(found)
@@ -655,14 +610,12 @@ async def test_the_options_of_a_run() -> None:
         return RunConfig(custom_metadata={"said": ctx.user_text})
 
     for given in BOTH:
-        executor = AdkExecutor(
-            Telling(name="it"), "adapted", run_config=run_config, executor_options=given
-        )
+        options: Any = {"run_config": run_config, "executor_options": given}
+        executor = AdkExecutor(Telling(name="it"), "adapted", **options)
         files.completed((await Talk(executor).say("go"))[1])
         assert seen.pop()["said"] == "go", seen
-    limited = RunConfig(max_llm_calls=1)
-    agent = LlmAgent(name="a", model=Fake(model="fake"), tools=[count])
-    executor = AdkExecutor(agent, "adapted", run_config=limited)
+    agent = LlmAgent(name="a", model=Fake(), tools=[count])
+    executor = AdkExecutor(agent, "adapted", run_config=RunConfig(max_llm_calls=1))
     fails(await Talk(executor, max_attempts=3).told("count"), TOO_MANY_STEPS)
     told = contract.refused(lambda: AdkExecutor(Telling(name="it"), executor_options={"confg": 1}))
     assert told.startswith("AdkExecutor(executor_options=…) has no option 'confg': it passes"), told

@@ -14,18 +14,19 @@ from a2a.types import Part, TaskState
 from google.adk.a2a.executor.a2a_agent_executor import A2aAgentExecutor
 from google.adk.agents import LlmAgent
 from google.adk.agents.callback_context import CallbackContext
-from google.adk.models import BaseLlm, LlmRequest, LlmResponse
+from google.adk.models import LlmRequest, LlmResponse
 from google.adk.runners import InMemoryRunner
 from google.adk.tools import LongRunningFunctionTool
 from google.genai import types
 from google.protobuf.json_format import MessageToDict
 
 from tests.conformance.sides import Case, Play, cancels, says
+from tests.foreign.google_adk.fake import FakeModel, calling, said
 
 EXTENSION = "https://google.github.io/adk-docs/a2a/a2a-extension/"
 
 
-class FakeModel(BaseLlm):  # type: ignore[misc] # its environment has the types, ours does not
+class Told(FakeModel):
     """Answers by the last thing that it was told."""
 
     async def generate_content_async(
@@ -38,8 +39,7 @@ class FakeModel(BaseLlm):  # type: ignore[misc] # its environment has the types,
             case None:
                 yield says_text(f"It is {last.function_response.response['result']}.")
             case "weather" | "booking" as tool:
-                call = types.FunctionCall(name=tool, args={"city": "Lisbon"})
-                yield response(types.Part(function_call=call))
+                yield said(calling(tool, city="Lisbon"))
             case "chunks":
                 for text in ("one ", "two"):
                     yield says_text(text, partial=True)
@@ -54,12 +54,8 @@ class FakeModel(BaseLlm):  # type: ignore[misc] # its environment has the types,
                 yield says_text(f"You said {text}.")
 
 
-def response(part: types.Part, **fields: object) -> LlmResponse:
-    return LlmResponse(content=types.Content(role="model", parts=[part]), **fields)
-
-
 def says_text(text: str, **fields: object) -> LlmResponse:
-    return response(types.Part(text=text), **fields)
+    return said(types.Part(text=text), **fields)
 
 
 def weather(city: str) -> str:
@@ -80,7 +76,7 @@ def notes_the_start(callback_context: CallbackContext) -> None:
 def executor(*, notes: bool = False) -> A2aAgentExecutor:
     agent = LlmAgent(
         name="helper",
-        model=FakeModel(model="fake"),
+        model=Told(),
         tools=[weather, LongRunningFunctionTool(booking)],
         before_agent_callback=notes_the_start if notes else None,
     )
@@ -92,8 +88,7 @@ async def approves(play: Play, *, extension: str) -> None:
     await play.send("booking", extension=extension)
     if extension:  # the older converter takes any text for an answer
         await play.send("hm", extension=extension)
-    answer = await approval(play)
-    await play.send("", answer, extension=extension)
+    await play.send("", await approval(play), extension=extension)
 
 
 async def approval(play: Play) -> Part:
@@ -101,8 +96,8 @@ async def approval(play: Play) -> Part:
     task = await play.task()
     assert task is not None
     assert task.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
-    said = [*task.history, task.status.message]
-    parts = [MessageToDict(part) for message in said for part in message.parts]
+    messages = [*task.history, task.status.message]
+    parts = [MessageToDict(part) for message in messages for part in message.parts]
     call = next(p["data"] for p in parts if p.get("metadata", {}).get("adk_is_long_running"))
     part = new_data_part({"id": call["id"], "name": call["name"], "response": {"result": "booked"}})
     part.metadata["adk_type"] = "function_response"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
 
 import pytest
 
-from tests.support.required import ROOT, python_of
+from tests.support.required import run_in
 
 TESTS = {"openai_agents": 17, "strands": 17, "google_adk": 20}
 """How many there are in `adapter.py` of each environment."""
@@ -17,13 +16,5 @@ TESTS = {"openai_agents": 17, "strands": 17, "google_adk": 20}
 @pytest.mark.parametrize("framework", TESTS)
 def test_the_adapter_of_a_framework(framework: str) -> None:
     """What `tests/foreign/FRAMEWORK/adapter.py` states holds."""
-    run = subprocess.run(
-        [python_of(framework), "-W", "ignore", "-m", "tests.foreign.adapters", framework],
-        cwd=ROOT,
-        env={"PYTHONPATH": f"{ROOT / 'layers/runtime'}:{ROOT / 'src'}:{ROOT}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    assert len(json.loads(run.stdout.splitlines()[-1])) == TESTS[framework]
+    said = run_in(framework, "tests.foreign.adapters", framework)
+    assert len(json.loads(said.splitlines()[-1])) == TESTS[framework]

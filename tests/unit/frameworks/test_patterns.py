@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.foreign.patterns import CHECKS, PAGE, patterns
-from tests.support.required import ROOT, python_of
+from tests.support.required import ROOT, run_in
 
 ENVIRONMENTS = {
     "CrewAI": "with_openai_2",
@@ -30,20 +29,9 @@ def test_an_agent_of_the_page(name: str, tmp_path: Path) -> None:
     environment = ENVIRONMENTS[name]
     if not (ROOT / "build/foreign" / environment).exists():
         pytest.skip(f"{name} is in an environment that is not installed: `make patterns`.")
-    run = subprocess.run(
-        [python_of(environment), "-W", "ignore", "-m", "tests.foreign.patterns", tmp_path, name],
-        cwd=ROOT,
-        env={
-            "PYTHONPATH": f"{ROOT / 'layers/runtime'}:{ROOT / 'src'}:{ROOT}",
-            "HOME": str(tmp_path),
-            "CREWAI_DISABLE_TELEMETRY": "true",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    assert json.loads(run.stdout.splitlines()[-1]) == [check.__name__ for check in CHECKS]
+    own = {"HOME": str(tmp_path), "CREWAI_DISABLE_TELEMETRY": "true"}
+    said = run_in(environment, "tests.foreign.patterns", tmp_path, name, **own)
+    assert json.loads(said.splitlines()[-1]) == [check.__name__ for check in CHECKS]
 
 
 def test_the_versions_of_the_page_are_those_that_are_tried() -> None:
