@@ -100,7 +100,7 @@ def asks_now(task: Task) -> bool:
 async def test_the_state_of_the_session_is_kept() -> None:
     """With its prefixes, and counted once for each turn."""
     speaking = talk()
-    answers = [answered((await speaking.say("count"))[1]) for _ in range(3)]
+    answers = await contract.answers(speaking, ["count"] * 3)
     assert [text.split(", ")[-1] for text in answers] == ["1", "2", "3"], answers
     _, state = await session(speaking)
     assert state == {"count": 3, "user:count": 3}, state
@@ -581,8 +581,7 @@ async def test_an_agent_and_an_app_as_they_are() -> None:
     for found in (agent, App(name="shop", root_agent=agent, plugins=[plugin])):
         executor = executor_of(found)
         assert isinstance(executor, AdkExecutor), executor
-        speaking = Talk(executor)
-        assert [answered((await speaking.say(text))[1]) for text in "ab"] == ["a", "a, b"]
+        assert await contract.answers(Talk(executor), "ab") == ["a", "a, b"]
     assert plugin.heard == ["shop"] * 2, plugin.heard
 
 

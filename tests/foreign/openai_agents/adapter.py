@@ -61,15 +61,10 @@ from tests.unit.frameworks.talks import (
 Reply = Callable[[ModelCall], list[Any]]
 
 
-USED = ResponseUsage.model_validate(
-    {
-        "input_tokens": 10,
-        "output_tokens": 2,
-        "total_tokens": 12,
-        "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 0},
-        "output_tokens_details": {"reasoning_tokens": 0},
-    }
-)
+COUNTS = {"input_tokens": 10, "output_tokens": 2, "total_tokens": 12}
+CACHED = {"cached_tokens": 4, "cache_write_tokens": 0}
+DETAILS = {"input_tokens_details": CACHED, "output_tokens_details": {"reasoning_tokens": 0}}
+USED = ResponseUsage.model_validate(COUNTS | DETAILS)
 
 
 class Fake(Model):  # type: ignore[misc] # its environment has the types, ours does not
@@ -109,15 +104,19 @@ def says(call: ModelCall) -> list[Any]:
 
 def deletes(*names: str) -> Reply:
     """A model that deletes several things at once, and then says what it was told."""
-
-    def reply(call: ModelCall) -> list[Any]:
-        if call.input[-1].get("type") == "function_call_output":
-            return says(call)
-        return [function_call("delete", {"what": name}, call_id=uuid.uuid4().hex) for name in names]
-
-    return reply
+    return then_says(lambda _: [calls("delete", what=name) for name in names])
 
 
+def then_says(first: Reply) -> Reply:
+    """A model that answers a tool's result by what it was told, and else as the first one."""
+    return lambda call: says(call) if call.input[-1].get("type") == RESULT else first(call)
+
+
+def calls(name: str, **arguments: str) -> Any:
+    return function_call(name, arguments, call_id=uuid.uuid4().hex)
+
+
+RESULT = "function_call_output"
 RUN = RunConfig(tracing_disabled=True)
 
 
@@ -145,11 +144,8 @@ class Weather(BaseModel):
 
 async def test_an_output_that_is_no_text_is_data() -> None:
     """A typed output is the artifact's data, beside the text that was streamed."""
-
-    def reply(_: ModelCall) -> list[Any]:
-        return [assistant_message('{"city": "Oslo"}')]
-
-    _, task = await talk(reply, output_type=Weather).say("a")
+    oslo = assistant_message('{"city": "Oslo"}')
+    _, task = await talk(lambda _: [oslo], output_type=Weather).say("a")
     assert answered(task) == {"city": "Oslo"}, task
 
 
@@ -170,12 +166,9 @@ async def test_an_answer_that_comes_whole_is_sent() -> None:
     """Some providers stream no deltas, or not of each message; what they have sent comes once."""
 
     def reply(call: ModelCall) -> list[Any]:
-        if call.input[-1].get("type") == "function_call_output":
+        if call.input[-1].get("type") == RESULT:
             return [assistant_message("one"), assistant_message("two")]
-        return [
-            assistant_message("So."),
-            function_call("look_up", {"what": "x"}, call_id=uuid.uuid4().hex),
-        ]
+        return [assistant_message("So."), calls("look_up", what="x")]
 
     def is_delta(event: Any) -> bool:
         return isinstance(event, ResponseTextDeltaEvent)
@@ -219,11 +212,8 @@ async def test_what_a_model_says_of_its_refusal_is_told() -> None:
 
 async def test_calls_with_one_id_are_not_asked_about() -> None:
     """An answer to one would be that to the other: the SDK refuses them."""
-
-    def reply(_: ModelCall) -> list[Any]:
-        return [function_call("delete", {"what": name}, call_id="x") for name in "ab"]
-
-    _, task = await talk(reply).say("go")
+    twice = [function_call("delete", {"what": name}, call_id="x") for name in "ab"]
+    _, task = await talk(lambda _: twice).say("go")
     assert task.status.state == S.TASK_STATE_FAILED, task.status
 
 
@@ -264,26 +254,25 @@ async def test_a_guardrail_fails_the_task() -> None:
     fails(await talk(says, input_guardrails=[refuses]).told("go"), _REFUSED)
 
 
-def paid(calls: list[str]) -> OpenAIAgentsWorker:
+def paid(noted: list[str]) -> OpenAIAgentsWorker:
     """An agent that looks twice, hands over to one that deletes, and is answered."""
 
     def note(name: str, reply: Reply) -> Fake:
-        def noted(call: ModelCall) -> list[Any]:
-            calls.append(f"{name} {len(call.input)}")
+        def noting(call: ModelCall) -> list[Any]:
+            noted.append(f"{name} {len(call.input)}")
             return reply(call)
 
-        return Fake(noted)
+        return Fake(noting)
 
     def first(call: ModelCall) -> list[Any]:
-        if call.input[-1].get("type") != "function_call_output":
-            called = [function_call("look", {"what": w}, call_id=uuid.uuid4().hex) for w in "ab"]
-            return [assistant_message("Looking."), *called]
-        return [function_call("transfer_to_other", {}, call_id=uuid.uuid4().hex)]
+        if call.input[-1].get("type") != RESULT:
+            return [assistant_message("Looking."), *(calls("look", what=it) for it in "ab")]
+        return [calls("transfer_to_other")]
 
     @function_tool  # type: ignore[untyped-decorator] # as above
     def look(what: str) -> dict[str, str]:
         """Look."""
-        calls.append(f"look {what}")
+        noted.append(f"look {what}")
         if what == "b":
             raise ValueError("no b")
         return {"seen": what}
@@ -291,14 +280,12 @@ def paid(calls: list[str]) -> OpenAIAgentsWorker:
     @function_tool(needs_approval=True, name_override="delete")  # type: ignore[untyped-decorator] # as above
     def remove(what: str) -> str:
         """Delete it."""
-        calls.append(f"delete {what}")
+        noted.append(f"delete {what}")
         return f"deleted {what}"
 
     def last(call: ModelCall) -> list[Any]:
-        told = str(call.input[-1].get("output", ""))
-        if told.startswith("deleted"):
-            return says(call)
-        return [function_call("delete", {"what": "it"}, call_id=uuid.uuid4().hex)]
+        is_done = str(call.input[-1].get("output", "")).startswith("deleted")
+        return says(call) if is_done else [calls("delete", what="it")]
 
     other = Agent(name="other", model=note("other", last), tools=[remove])
     agent = Agent(name="one", model=note("one", first), tools=[look], handoffs=[other])
@@ -327,11 +314,7 @@ async def test_a_record_answers_no_other_request() -> None:
             def begin(self, ctx: TaskContext, attempts: Any = attempts) -> Any:
                 return next(attempts)
 
-        def reply(call: ModelCall) -> list[Any]:
-            if call.input[-1].get("type") == "function_call_output":
-                return says(call)
-            return [function_call("look_up", {"what": said(call)[-1]}, call_id=uuid.uuid4().hex)]
-
+        reply = then_says(lambda call: [calls("look_up", what=said(call)[-1])])
         agent = Agent(name="helper", model=Fake(reply), tools=[look_up])
         task = await started_over(Changing(agent, RUN), record)
         assert answered(task) == "3, 3 is sunny", task
@@ -343,9 +326,6 @@ def told_by(item: dict[str, Any]) -> list[Any]:
         return []
     content = item["output"] if item.get("type") == RESULT else item["content"]
     return [content] if isinstance(content, str) else [told_of(each) for each in content]
-
-
-RESULT = "function_call_output"
 
 
 def told_of(block: dict[str, Any]) -> Any:
@@ -373,11 +353,9 @@ class Painter(Fake):
             is_end = isinstance(event, ResponseCompletedEvent)
             if is_end and event.response.output[0].type == "message":
                 event.response.output.append(picture)
+                number, kind = event.sequence_number, "response.output_item.done"
                 yield ResponseOutputItemDoneEvent(
-                    item=picture,
-                    output_index=1,
-                    sequence_number=event.sequence_number,
-                    type="response.output_item.done",
+                    item=picture, output_index=1, sequence_number=number, type=kind
                 )
             yield event
 
@@ -413,9 +391,7 @@ def made(seen: list[Any], **options: Any) -> OpenAIAgentsWorker:
             raise play.error
         last = call.input[-1]
         name = (told_by(last) or [""])[0] if last.get("type") != RESULT else ""
-        if name in ("ask", "tool"):
-            return [function_call(name, {}, call_id=uuid.uuid4().hex)]
-        return [assistant_message(play.text)]
+        return [calls(name) if name in ("ask", "tool") else assistant_message(play.text)]
 
     @function_tool(needs_approval=True)  # type: ignore[untyped-decorator] # as above
     def ask() -> str:
@@ -461,15 +437,14 @@ async def test_an_agent_as_it_is() -> None:
     """It gets its adapter, and keeps its conversation."""
     executor = executor_of(Agent(name="helper", model=Fake(says)))
     assert isinstance(executor, WorkerExecutor), executor
-    speaking = Talk(executor)
-    assert [answered((await speaking.say(text))[1]) for text in "ab"] == ["a", "a, b"]
+    assert await contract.answers(Talk(executor), "ab") == ["a", "a, b"]
 
 
 async def test_the_options_of_a_run() -> None:
     """`max_turns` ends it, hooks hear of it, and a run's configuration may be of the turn."""
 
-    def calls(_: ModelCall) -> list[Any]:
-        return [function_call("look_up", {"what": "Oslo"}, call_id=uuid.uuid4().hex)]
+    def looks(_: ModelCall) -> list[Any]:
+        return [calls("look_up", what="Oslo")]
 
     started: list[str] = []
 
@@ -478,11 +453,10 @@ async def test_the_options_of_a_run() -> None:
             started.append(used.name)
 
     def run_config(ctx: TaskContext) -> RunConfig:
-        return RunConfig(
-            tracing_disabled=True, model=Fake(calls if ctx.user_text == "go" else says)
-        )
+        model = Fake(looks if ctx.user_text == "go" else says)
+        return RunConfig(tracing_disabled=True, model=model)
 
-    agent = Agent(name="helper", model=Fake(calls), tools=[look_up])
+    agent = Agent(name="helper", model=Fake(looks), tools=[look_up])
     for config in (run_config, {"tracing_disabled": True}):
         worker = OpenAIAgentsWorker(agent, config, max_turns=2, hooks=Hooks())
         fails(await Talk(worker, max_attempts=3).told("go"), TOO_MANY_STEPS)
@@ -499,14 +473,10 @@ async def test_a_context_is_made_anew_for_an_answer() -> None:
         """Delete it."""
         return f"deleted by {run.context['said']}"
 
-    def reply(call: ModelCall) -> list[Any]:
-        if call.input[-1].get("type") == RESULT:
-            return says(call)
-        return [function_call("remove", {}, call_id=uuid.uuid4().hex)]
-
     def context(ctx: TaskContext) -> dict[str, Any]:
         return {"said": ctx.user_text, "secret": "of-this-turn", "lock": object()}
 
+    reply = then_says(lambda _: [calls("remove")])
     agent = Agent(name="helper", model=Fake(reply), tools=[remove])
     speaking = Talk(OpenAIAgentsWorker(agent, RUN, context=context, max_turns=3))
     head, _ = await speaking.say("go")
@@ -519,14 +489,10 @@ def asking(paid: list[str], release: int, *names: str) -> OpenAIAgentsWorker:
 
     def reply(call: ModelCall) -> list[Any]:
         paid.append(f"model {release}")
-        done = sum(item.get("type") == "function_call_output" for item in call.input)
-        if done == 0:
-            return [function_call(look, {}, call_id=uuid.uuid4().hex)]
-        if done == 1:
-            return [
-                function_call("delete", {"what": name}, call_id=uuid.uuid4().hex) for name in names
-            ]
-        return says(call)
+        done = sum(item.get("type") == RESULT for item in call.input)
+        if done > 1:
+            return says(call)
+        return [calls("delete", what=name) for name in names] if done else [calls(look)]
 
     @function_tool(name_override=look)  # type: ignore[untyped-decorator] # as above
     def looks() -> str:
@@ -553,21 +519,14 @@ async def test_questions() -> None:
 
 async def test_an_agent_that_is_a_tool_is_shown() -> None:
     """As other tools are, and the question of its own tool goes on to the client."""
-
-    def reply(call: ModelCall) -> list[Any]:
-        if call.input[-1].get("type") == RESULT:
-            return says(call)
-        return [function_call("helper", {"input": "the draft"}, call_id=uuid.uuid4().hex)]
-
     helper = Agent(name="helper", model=Fake(deletes("it")), tools=[delete])
-    used = helper.as_tool("helper", "Helps.")
-    agent = Agent(name="one", model=Fake(reply), tools=[used])
-    for shows, calls in ((True, ["Calls helper."] * 2), (False, [])):
-        worker = OpenAIAgentsWorker(agent, RUN, show_tools=shows)
-        speaking = Talk(worker)
+    reply = then_says(lambda _: [calls("helper", input="the draft")])
+    agent = Agent(name="one", model=Fake(reply), tools=[helper.as_tool("helper", "Helps.")])
+    for shows, expected in ((True, ["Calls helper."] * 2), (False, [])):
+        speaking = Talk(OpenAIAgentsWorker(agent, RUN, show_tools=shows))
         head, task = await speaking.say("go")
         assert question(task) == {"tool": "delete", "arguments": {"what": "it"}}, task
         task = await speaking.answer(head, "yes")
         assert answered(task) == "go, the draft, deleted it", task
         shown = [text for text in contract.statuses(task) if text == "Calls helper."]
-        assert shown == calls, contract.statuses(task)
+        assert shown == expected, contract.statuses(task)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any, get_args
 
 from pydantic import BaseModel
@@ -95,8 +95,9 @@ def asks(what: str, tool_context: ToolContext) -> str:
     return f"{what}: {answer} ({count})"
 
 
-def agent(**options: Any) -> Agent:
-    return Agent(model=Fake(), tools=[asks], callback_handler=None, **options)
+def agent(model: Model | None = None, *tools: Any, **options: Any) -> Agent:
+    given = {"model": model or Fake(), "tools": [*tools] or [asks], **options}
+    return Agent(callback_handler=None, **given)
 
 
 async def test_several_interrupts_are_asked_one_at_a_time() -> None:
@@ -124,9 +125,7 @@ class Talkative(Fake):
 
 async def test_messages_are_parted() -> None:
     """What is said before the call of a tool and after it, in one turn and in two."""
-    talk = Talk(
-        StrandsWorker(lambda: Agent(model=Talkative(), tools=[asks], callback_handler=None))
-    )
+    talk = Talk(StrandsWorker(partial(agent, Talkative())))
     head, _ = await talk.say("call x")
     text = answered(await talk.answer(head, "yes"))
     assert text == "So then.\n\nSo then.call x, x: yes (1)", text
@@ -134,7 +133,7 @@ async def test_messages_are_parted() -> None:
 
 async def test_an_answer_that_is_not_streamed_is_one_chunk_of_each_message() -> None:
     """`stream=False` is for clients that put something between the chunks of an artifact."""
-    make = functools.partial(Agent, model=Talkative(), tools=[idles], callback_handler=None)
+    make = partial(agent, Talkative(), idles)
     for steps in (True, False):
         streamed = await chunks(StrandsWorker(make, steps=steps), "call x")
         assert streamed[:2] == ["So ", "then."], streamed
@@ -169,8 +168,7 @@ async def test_a_conversation_manager_shortens_what_is_kept() -> None:
     def windowed() -> Agent:
         return agent(conversation_manager=SlidingWindowConversationManager(window_size=2))
 
-    talk = Talk(StrandsWorker(windowed))
-    answers = [answered((await talk.say(text))[1]) for text in "abcd"]
+    answers = await contract.answers(Talk(StrandsWorker(windowed)), "abcd")
     assert answers[-1].endswith("d"), answers
     assert not answers[-1].startswith("a"), answers
 
@@ -208,7 +206,7 @@ def asks_twice(what: str, tool_context: ToolContext) -> str:
 
 async def test_one_name_is_one_question() -> None:
     """The SDK would take the answer to the first question for the second one."""
-    make = functools.partial(Agent, model=Fake(), tools=[asks_twice], callback_handler=None)
+    make = partial(agent, Fake(), asks_twice)
     for steps in (True, False):
         talk = Talk(StrandsWorker(make, steps=steps), max_attempts=3)
         head, task = await talk.say("call x")
@@ -240,13 +238,8 @@ def paid(paid_for: list[str]) -> StrandsWorker:
         tool_context.agent.state.delete("last") if last else tool_context.agent.state.set("last", 1)
         return f"{what} ({count}) {last}"
 
-    def make() -> Agent:
-        sequential = SequentialToolExecutor()
-        return Agent(
-            model=Counted(), tools=[looks], callback_handler=None, tool_executor=sequential
-        )
-
-    return StrandsWorker(make)
+    sequential = SequentialToolExecutor()
+    return StrandsWorker(partial(agent, Counted(), looks, tool_executor=sequential))
 
 
 async def test_no_request_and_no_tool_call_is_made_twice() -> None:
@@ -272,9 +265,8 @@ def asking(paid: list[str], release: int, *names: str) -> StrandsWorker:
             wanted = [[(look, "")], [("delete", name) for name in names]]
             if done >= len(wanted):
                 return message(says("Done"))
-            return message(
-                *(calls(n, f"{n}-{what}-{len(messages)}", what=what) for n, what in wanted[done])
-            )
+            keys = [(name, what, f"{name}-{what}-{len(messages)}") for name, what in wanted[done]]
+            return message(*(calls(name, key, what=what) for name, what, key in keys))
 
     @tool(name=look)  # type: ignore[untyped-decorator] # as above
     def looks(what: str) -> str:
@@ -290,12 +282,8 @@ def asking(paid: list[str], release: int, *names: str) -> StrandsWorker:
         paid.append(f"delete {what}")
         return f"deleted {what}"
 
-    def make() -> Agent:
-        prompt = f"The prompt of release {release}"
-        tools = [looks, deletes]
-        return Agent(model=Calling(), system_prompt=prompt, tools=tools, callback_handler=None)
-
-    return StrandsWorker(make)
+    prompt = f"The prompt of release {release}"
+    return StrandsWorker(partial(agent, Calling(), looks, deletes, system_prompt=prompt))
 
 
 async def test_questions() -> None:
@@ -313,16 +301,8 @@ async def test_a_record_answers_no_other_request() -> None:
             def begin(self, ctx: TaskContext, attempts: Any = attempts) -> Any:
                 return f"call {next(attempts)}"
 
-        @tool(name="asks")  # type: ignore[untyped-decorator] # as above
-        def looks(what: str) -> str:
-            """Look."""
-            return f"seen {what}"
-
-        def make(looks: Any = looks) -> Agent:
-            return Agent(model=Fake(), tools=[looks], callback_handler=None)
-
-        task = await started_over(Changing(make), record)
-        assert answered(task) == "call 3, seen 3", task
+        task = await started_over(Changing(partial(agent, Fake(), idles)), record)
+        assert answered(task) == "call 3, 3", task
 
 
 def told_by(block: dict[str, Any]) -> list[Any]:
@@ -352,8 +332,7 @@ class Artist(Fake):
         if play.error is not None:
             raise play.error
         name = messages[-1]["content"][0].get("text")
-        is_call = "toolResult" not in given[-1] and (play.file or name in ("ask", "tool"))
-        if is_call:
+        if "toolResult" not in given[-1] and (play.file or name in ("ask", "tool")):
             blocks = [calls("ask" if name == "ask" else "draw", f"{len(messages)}")]
         elif self.end != "content_filtered":
             blocks = [says(play.text)]
@@ -379,9 +358,7 @@ def made(seen: list[Any], **options: Any) -> StrandsWorker:
         picture = {"image": {"format": "png", "source": {"bytes": play.file or files.PICTURE}}}
         return {"status": "success", "content": [picture]}
 
-    tools = [ask, draw]
-    make = functools.partial(Agent, model=Artist(play), tools=tools, callback_handler=None)
-    return StrandsWorker(make, **options)
+    return StrandsWorker(partial(agent, Artist(play), ask, draw), **options)
 
 
 async def test_files() -> None:
@@ -406,7 +383,7 @@ async def test_each_document_has_a_name() -> None:
             blocks[:] = messages[0]["content"]
             return super().answer(messages)
 
-    make = functools.partial(Agent, model=Shown(files.Play(seen=[])), callback_handler=None)
+    make = partial(agent, Shown(files.Play(seen=[])))
     await Talk(StrandsWorker(make)).show(files.raw(files.DOCUMENT, filename="of_May?.pdf"))
     name = blocks[0]["document"]["name"]
     assert re.fullmatch(r"of May [A-Za-z0-9 -]+", name), name
@@ -416,17 +393,12 @@ async def test_each_document_has_a_name() -> None:
 async def test_bedrock_takes_each_format() -> None:
     """The SDK writes the blocks for Bedrock, and its types have each format."""
     model = BedrockModel(region_name="us-east-1")
-    kinds = {
-        "image": media.ImageFormat,
-        "document": media.DocumentFormat,
-        "audio": media.AudioFormat,
-        "video": media.VideoFormat,
-    }
     for media_type in FORMATS:
         file = File(media_type, b"1")
         if media_type in StrandsWorker.takes:
             block = _block("m", file)
-            assert file.format in get_args(kinds[file.kind]), media_type
+            known = getattr(media, f"{file.kind.title()}Format")
+            assert file.format in get_args(known), media_type
             assert model._format_request_message_content(block) == block, media_type
 
 

@@ -9,7 +9,7 @@ answer, and with `end="refused"` its service refuses without a word.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 from unittest import TestCase
 
@@ -25,7 +25,13 @@ from a2a_serverless.worker.sweeper import Sweeper
 from tests.support import pages
 from tests.support.workers import PacedClock, S, status_text
 from tests.unit.frameworks.files import PICTURE, Made, completed, raw
-from tests.unit.frameworks.talks import Talk, killed_everywhere, nothing_is_reported, waits
+from tests.unit.frameworks.talks import (
+    Talk,
+    answered,
+    killed_everywhere,
+    nothing_is_reported,
+    waits,
+)
 
 HIGH, LOW = "\ud83d", "\ude00"
 """The halves of the surrogate pair of 😀."""
@@ -44,6 +50,11 @@ def refused(make: Callable[[], Any]) -> str:
 
 async def said_to(ctx: TaskContext) -> dict[str, str]:
     return {"said": ctx.user_text}
+
+
+async def answers(talk: Talk, texts: Iterable[str]) -> list[Any]:
+    """What tasks of one context are answered that begin with these texts."""
+    return [answered((await talk.say(text))[1]) for text in texts]
 
 
 def statuses(task: Task) -> list[str]:
@@ -109,8 +120,8 @@ async def check_tool_calls_are_shown(made: Made, given: str) -> None:
         talk = Talk(made([], calls=calls, **options), max_attempts=3)
         head, task = await talk.say("tool")
         completed(task)
-        entries = [e for r in await talk.bench.records(head) for e in r.entries]
-        told = [e.metadata for e in entries if isinstance(e, StatusChanged) and e.metadata]
+        written = await talk.entries(head, StatusChanged)
+        told = [entry.metadata for entry in written if entry.metadata]
         ends = [MessageToDict(each)["tool"] for each in told if "tool" in each]
         return [statuses(task), ends[-2:]]
 
@@ -142,14 +153,14 @@ async def check_a_model_that_is_away(made: Made, given: str) -> None:
 
 async def check_an_empty_answer(made: Made, given: str) -> None:
     """The task completes as before; the log names the line to write. An answer warns of nothing."""
-    log = "a2a_serverless.frameworks.adapter"
-    with TestCase().assertLogs(log, "WARNING") as logged:
+    log = "a2a_serverless.frameworks.adapter", "WARNING"
+    with TestCase().assertLogs(*log) as logged:
         _, task = await Talk(made([], text="")).say("hello")
     assert task.status.state == S.TASK_STATE_COMPLETED, task.status
     (told,) = logged.output
     assert "without an answer: " in told, told
     assert logged.records[0].__dict__["action"] == "empty_answer"
-    with TestCase().assertNoLogs(log, "WARNING"):
+    with TestCase().assertNoLogs(*log):
         completed((await Talk(made([], **{given: said_to})).say("hello"))[1])
 
 
@@ -180,8 +191,7 @@ async def check_a_tool_may_sleep(made: Made, given: str) -> None:
             heard.append(type(error).__name__)
             raise
 
-    clock = PacedClock()
-    agent = made([], work=work, steps=False, **{given: said_to})
+    clock, agent = PacedClock(), made([], work=work, steps=False, **{given: said_to})
     talk = Talk(agent, clock=clock, visibility_s=5400)
     with TestCase().assertNoLogs("a2a_serverless", "WARNING"), nothing_is_reported():
         head, _ = await talk.say("tool")

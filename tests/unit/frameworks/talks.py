@@ -34,18 +34,22 @@ LONG: Final = os.environ.get("A2A_FAULTS") == "long"
 """As in `tests.support.databases`, which environments of other frameworks cannot import."""
 
 
+def executor_of(agent: Worker | AgentExecutor) -> AgentExecutor:
+    return WorkerExecutor(agent) if isinstance(agent, Worker) else agent
+
+
 class Talk:
     """One context in which tasks follow one another; each turn runs to its end at once."""
 
     def __init__(
         self, agent: Worker | AgentExecutor, *, max_attempts: int = 1, **settings: Any
     ) -> None:
-        executor = WorkerExecutor(agent) if isinstance(agent, Worker) else agent
+        executor = executor_of(agent)
         self.bench = Bench(executor, retry_base_s=0, max_attempts=max_attempts, **settings)
 
     def become(self, agent: Worker | AgentExecutor) -> None:
         """Work on with another agent, as after a deployment."""
-        self.bench.adapter.agent = WorkerExecutor(agent) if isinstance(agent, Worker) else agent
+        self.bench.adapter.agent = executor_of(agent)
 
     async def say(self, text: str) -> tuple[Head, Task]:
         head = await self.bench.send(text)
@@ -60,6 +64,11 @@ class Talk:
         )
         await self._work()
         return await self.bench.task(head)
+
+    async def entries(self, head: Head, kind: type[T]) -> list[T]:
+        """Those of a kind in a task's log."""
+        entries = [one for record in await self.bench.records(head) for one in record.entries]
+        return [entry for entry in entries if isinstance(entry, kind)]
 
     async def told(self, text: str) -> str:
         """What the client reads after one start of an agent that may be started three times."""
@@ -160,11 +169,8 @@ async def killed_everywhere(
             for call in calls:
                 twice.remove(call)
             before = end == "before"
-            assert (before and all_paid) <= len(twice) <= in_flight - (not before), (
-                number,
-                end,
-                again,
-            )
+            least, most = before and all_paid, in_flight - (not before)
+            assert least <= len(twice) <= most, (number, end, again)
     return recorded
 
 
@@ -209,8 +215,7 @@ async def longer_than_a_worker(make: Make) -> tuple[Task, int]:
     def work() -> None:
         clock._now += 400
 
-    agent = make(lambda: f"It is {clock.now_ms()}", work)
-    executor = WorkerExecutor(agent) if isinstance(agent, Worker) else agent
+    executor = executor_of(make(lambda: f"It is {clock.now_ms()}", work))
     bench = Bench(executor, clock=clock, retry_base_s=0, visibility_s=5400, max_attempts=3)
     head = await bench.send("go")
     while not is_empty(bench.operations):
@@ -263,17 +268,14 @@ async def chunks(agent: Worker | AgentExecutor, text: str = "go") -> list[str]:
     """The chunks in which a task's first turn sends its answer."""
     talk = Talk(agent)
     head, _ = await talk.say(text)
-    entries = [entry for record in await talk.bench.records(head) for entry in record.entries]
-    written = [entry.artifact for entry in entries if isinstance(entry, ArtifactWritten)]
-    return ["".join(part.text for part in artifact.parts) for artifact in written]
+    written = await talk.entries(head, ArtifactWritten)
+    return ["".join(part.text for part in entry.artifact.parts) for entry in written]
 
 
 async def commits(agent: Worker | AgentExecutor, text: str = "go") -> tuple[int, int]:
     """The commits of a task's first turn, and the steps that they record."""
     talk = Talk(agent)
     head, _ = await talk.say(text)
-    records = await talk.bench.records(head)
-    entries = [entry for record in records for entry in record.entries]
-    own = {STATE, PAUSE, ASK}
-    steps = [one for one in entries if isinstance(one, Recorded) and one.id.name not in own]
-    return len(records), len(steps)
+    recorded = [one.id.name for one in await talk.entries(head, Recorded)]
+    steps = [name for name in recorded if name not in {STATE, PAUSE, ASK}]
+    return len(await talk.bench.records(head)), len(steps)
