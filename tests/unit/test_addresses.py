@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Sequence
 from functools import partial
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -58,13 +59,9 @@ async def test_a_public_receiver_is_registered(url: str, origin: str, target: st
 
 async def test_a_refusal_by_form_asks_no_dns_server() -> None:
     """A URL that is refused by its form is refused without a look-up of its name."""
-
-    async def never(host: str, port: int) -> Sequence[str]:
-        raise AssertionError(host)
-
     for url in ("https://db.internal/", "http://example.com/", "https://example.com:22/"):
         with pytest.raises(InvalidArgumentError):
-            await check_receiver(url, NOBODY, resolve=never)
+            await check_receiver(url, NOBODY, resolve=AsyncMock(side_effect=AssertionError))
 
 
 @pytest.mark.parametrize("answers", [False, True])

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from botocore.exceptions import (
@@ -25,7 +26,7 @@ from a2a_serverless.errors import ConditionFailedError, ConfigurationError, Unav
 from tests.support.clocks import ManualClock
 
 
-def error(code: str, *, status: int = 400, reasons: list[dict[str, Any]] | None = None) -> Any:
+def error(code: str, *, status: int = 400, reasons: Any = None) -> Any:
     """A ClientError as botocore raises it."""
     response: Any = {
         "Error": {"Code": code, "Message": code},
@@ -139,26 +140,13 @@ async def test_repeat_is_as_patient_with_each_botocore(boto_s: float) -> None:
 async def test_repeat_tells_a_loss() -> None:
     """A failed condition comes at once, with the items as they stood, by place."""
     item = {"PK": {"S": "x"}}
-    reasons: list[dict[str, Any]] = [
-        {"Code": "None"},
-        {"Code": "ConditionalCheckFailed", "Item": item},
-    ]
-
-    def transaction() -> None:
-        raise error("TransactionCanceledException", reasons=reasons)
-
-    with pytest.raises(ConditionFailedError) as caught:
-        await aws.repeat(transaction)
-    assert caught.value.items == {1: item}
-
-    def single() -> None:
-        failed = error("ConditionalCheckFailedException")
-        failed.response["Item"] = item
-        raise failed
-
-    with pytest.raises(ConditionFailedError) as caught:
-        await aws.repeat(single)
-    assert caught.value.items == {0: item}
+    reasons = [{"Code": "None"}, {"Code": "ConditionalCheckFailed", "Item": item}]
+    single = error("ConditionalCheckFailedException")
+    single.response["Item"] = item
+    for raised, place in ((error("TransactionCanceledException", reasons=reasons), 1), (single, 0)):
+        with pytest.raises(ConditionFailedError) as caught:
+            await aws.repeat(Mock(side_effect=raised))
+        assert caught.value.items == {place: item}
 
 
 @pytest.fixture
@@ -174,7 +162,9 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]
 
 
 def test_one_client_a_process(environment: pytest.MonkeyPatch) -> None:
-    """All threads get the same client of a service, with a connection for each thread."""
+    """All threads get the same one of a service; without a region a sentence names its variable."""
+    with pytest.raises(ConfigurationError, match="AWS_DEFAULT_REGION"):
+        aws.client("dynamodb")
     environment.setenv("AWS_DEFAULT_REGION", "eu-central-1")
     environment.setenv("AWS_ENDPOINT_URL_DYNAMODB", "http://127.0.0.1:1")
     with ThreadPoolExecutor(8) as threads:
@@ -186,31 +176,9 @@ def test_one_client_a_process(environment: pytest.MonkeyPatch) -> None:
     assert aws.client("sqs") is not client
 
 
-def test_without_a_region_the_error_says_so(environment: pytest.MonkeyPatch) -> None:
-    """A process without a region ends with one sentence that names the variable."""
-    assert environment is not None
-    with pytest.raises(ConfigurationError, match="AWS_DEFAULT_REGION"):
-        aws.client("dynamodb")
-
-
 def test_the_first_client_looks_into_few_folders(environment: pytest.MonkeyPatch) -> None:
-    """The folders of other services stay closed, because each takes time at every start."""
-    looked_into: list[Any] = []
-    look = os.listdir
-
-    def listdir(path: Any = ".") -> list[str]:
-        looked_into.append(path)
-        return look(path)
-
-    environment.setenv("AWS_DEFAULT_REGION", "eu-central-1")
-    environment.setattr(os, "listdir", listdir)
-    assert aws.client("sqs").meta.service_model.service_name == "sqs"
-    assert 0 < len(looked_into) < 20
-
-
-def test_a_closed_home_is_no_folder_of_services(environment: pytest.MonkeyPatch) -> None:
-    """Where the home of another user is closed, the services of botocore itself are found."""
-    stat = os.stat
+    """Those of other services stay closed, which take time at every start; so may a home be."""
+    listdir, stat = Mock(side_effect=os.listdir), os.stat
 
     def refuse(path: Any, *arguments: Any, **options: Any) -> os.stat_result:
         if str(path) == "/closed/models":
@@ -220,4 +188,6 @@ def test_a_closed_home_is_no_folder_of_services(environment: pytest.MonkeyPatch)
     environment.setenv("AWS_DEFAULT_REGION", "eu-central-1")
     environment.setenv("AWS_DATA_PATH", "/closed/models")
     environment.setattr(os, "stat", refuse)
+    environment.setattr(os, "listdir", listdir)
     assert aws.client("sqs").meta.service_model.service_name == "sqs"
+    assert 0 < listdir.call_count < 20

@@ -10,6 +10,7 @@ import re
 import sys
 import threading
 from contextlib import redirect_stdout
+from unittest.mock import Mock
 
 import pytest
 
@@ -177,11 +178,13 @@ def test_lines_stay_on_stdout_while_agents_redirect_it(capsys: pytest.CaptureFix
 
 def test_counts_that_cannot_be_written_end_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """A turn neither fails nor ends its worker because the reader of stdout has left."""
-
-    def refuse(_: str) -> None:
-        raise ValueError("I/O operation on closed file")
-
-    metrics.start(metrics.Emf("Mine", service="agent", write=refuse))
+    metrics.start(
+        metrics.Emf(
+            "Mine",
+            service="agent",
+            write=Mock(side_effect=ValueError("I/O operation on closed file")),
+        )
+    )
     try:
         metrics.count("Attempts")
         metrics.flush()

@@ -425,11 +425,9 @@ def steady(
 
 def alone(places: int, count: int, turn_s: float, *, seed: int, **options: Any) -> float:
     """The share of the places that are busy until the last but `places` turns begin."""
-
-    async def play(house: House) -> None:
-        await house.burst("A", count)
-
-    house = House(places=places, seed=seed, turn_s={"A": turn_s}, **options).run(play)
+    house = House(places=places, seed=seed, turn_s={"A": turn_s}, **options).run(
+        lambda house: house.burst("A", count)
+    )
     starts = sorted(house.started.values())
     return house.fill(since=starts[0], until=starts[-places])
 

@@ -32,7 +32,7 @@ from tests.support.present import present
 from tests.support.queues import MemoryQueue, left, take
 from tests.support.workers import Bench, PacedClock, S, artifact_texts, status, status_text
 
-Handle = Callable[[TaskContext], Awaitable[None]]
+Handle = Callable[[TaskContext], Awaitable[object]]
 Log = pytest.LogCaptureFixture
 Patch = pytest.MonkeyPatch
 

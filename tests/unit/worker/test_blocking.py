@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, cast
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from a2a.server.agent_execution import RequestContext
@@ -195,13 +196,11 @@ def raising(error: BaseException) -> None:
 
 async def test_without_a_thread_no_turn_starts(monkeypatch: Patch) -> None:
     """A process that cannot start another thread gives the turn back."""
-
-    def exhausted(_: object) -> None:
-        raise RuntimeError("can't start new thread")
-
     stand = beating(complete)
     await stand.send()
-    monkeypatch.setattr(threading.Thread, "start", exhausted)
+    monkeypatch.setattr(
+        threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread"))
+    )
     assert await stand.bench.work() is False
     assert (stand.agent.started, (await stand.head()).turn.attempts) == ([], 0)
 
@@ -234,11 +233,7 @@ async def test_an_unanswered_renewal_is_tried_again(monkeypatch: Patch) -> None:
 
 async def test_a_turn_that_waits_long_for_its_retry_is_left_alone() -> None:
     """A turn's lease lasts beyond a long back-off, so that the sweeper sends no copy."""
-
-    async def failing(*_: object) -> None:
-        raise ValueError
-
-    stand = Stand(Agent(failing))
+    stand = Stand(Agent(AsyncMock(side_effect=ValueError)))
     stand.bench.adapter.retry = RetryPolicy(base_s=250, jitter=lambda: 1.0)
     await stand.send()
     assert await stand.bench.work() is False
@@ -251,11 +246,8 @@ async def test_a_heartbeat_whose_thread_has_failed_is_replaced(monkeypatch: Patc
     task = await stand.send()
     lease = lease_of(stand.storage, task, handle=await stand.bench.deliver(), visibility_s=60)
 
-    def broken(_: object) -> None:
-        raise ValueError
-
     with monkeypatch.context() as patched:
-        patched.setattr(heartbeats._Lag, "look", broken)
+        patched.setattr(heartbeats._Lag, "look", Mock(side_effect=ValueError))
         async with lease.keeping_delivery(), asyncio.timeout(WAIT_S):
             await lease.stopped.wait()
     assert lease.is_lost

@@ -216,10 +216,7 @@ async def test_an_exit_does_not_hold_up_a_cancel() -> None:
         finally:
             await in_silence(exits)
 
-    async def cancel(_: RequestContext, __: EventQueue) -> None:
-        await in_a_task(interrupts)
-
-    stand = Stand(Agent(execute, cancel))
+    stand = Stand(Agent(execute, lambda *_: in_a_task(interrupts)))
     assert await (await stand.begin(3))
     assert await stand.state() == S.TASK_STATE_CANCELED
 

@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from unittest.mock import Mock
 
 import pytest
 from google.protobuf.json_format import MessageToDict
@@ -95,10 +96,8 @@ async def _slept_long(ctx: TaskContext) -> None:
 
 
 async def _tried_again(ctx: TaskContext) -> None:
-    def failing() -> None:
-        raise LookupError("not yet")
 
-    await ctx.step("look", failing, retry=Retry(tries=2, base_s=30))
+    await ctx.step("look", Mock(side_effect=LookupError), retry=Retry(tries=2, base_s=30))
 
 
 @pytest.mark.parametrize("wait", [_slept, _slept_long, _tried_again])
@@ -121,11 +120,8 @@ def test_a_cancel_ends_a_wait_in_a_thread(
         finally:
             has_ended.set()
 
-    async def handle(ctx: TaskContext) -> None:
-        await ctx.run_sync(blocking, ctx)
-
     caplog.set_level(logging.INFO)
-    stand = bench(handle)
+    stand = bench(lambda ctx: ctx.run_sync(blocking, ctx))
     assert stand.send("hi").state == "canceled"
     assert has_ended.wait(10)  # the thread is on its way out when its turn has ended
     assert seen == ["cancelled"]
@@ -167,14 +163,11 @@ def test_a_blocking_function_runs_in_a_thread(bench: Bench) -> None:
         is_elsewhere = threading.current_thread() is not threading.main_thread()
         return number * factor, NAME.get(), is_elsewhere
 
-    def failing() -> None:
-        raise LookupError("no such file")
-
     async def handle(ctx: TaskContext) -> None:
         NAME.set("ann")
         result = await ctx.run_sync(blocking, 6, factor=7)
         with pytest.raises(LookupError, match="no such file"):
-            await ctx.run_sync(failing)
+            await ctx.run_sync(Mock(side_effect=LookupError("no such file")))
         await ctx.complete_json(list(result))
 
     run = bench(handle).send("hi")
@@ -195,10 +188,7 @@ def test_a_cancel_waits_for_the_function(bench: Bench) -> None:
         tick.wait(0.05)  # it tidies up
         ended.append(ctx.is_cancelled)
 
-    async def handle(ctx: TaskContext) -> None:
-        await ctx.run_sync(blocking, ctx)
-
-    stand = bench(handle)
+    stand = bench(lambda ctx: ctx.run_sync(blocking, ctx))
     assert stand.send("hi").state == "canceled"
     assert ended == [True]
 

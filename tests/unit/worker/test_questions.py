@@ -16,7 +16,6 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.waits import Signal, SignalDecision
 from a2a_serverless.worker import Answer, TaskContext, WaitTimeoutError
 from a2a_serverless.worker.context import active_turn
-from a2a_serverless.worker.failures import WrongCallError
 from tests.support.messages import said
 from tests.support.workers import S, user_request
 from tests.unit.worker.stand import Log, Stand, run
@@ -257,11 +256,7 @@ async def test_a_sleep_beside_a_question_waits_for_its_answer() -> None:
 
 async def test_a_time_out_that_is_not_caught_fails_the_task() -> None:
     """At once, with a sentence: it would come again in each further attempt."""
-
-    async def handle(ctx: TaskContext) -> None:
-        await ctx.ask("Which?", id="account", timeout_s=3600)
-
-    stand, _ = await run(handle)
+    stand, _ = await run(lambda ctx: ctx.ask("Which?", id="account", timeout_s=3600))
     await stand.pass_time(3601)
     head = await stand.work()
     assert (head.state, head.turn.attempts) == (S.TASK_STATE_FAILED, 1)
@@ -304,7 +299,7 @@ async def test_a_question_may_ask_for_credentials() -> None:
     assert await finals(stand) == ["signed in"]
 
 
-async def test_a_state_from_before_a_question_is_not_stored_behind_it() -> None:
+async def test_a_state_from_before_a_question_is_not_stored_behind_it(caplog: Log) -> None:
     """Others may have changed it since: the sentence says to load it again."""
     again: list[bool] = []
 
@@ -313,16 +308,12 @@ async def test_a_state_from_before_a_question_is_not_stored_behind_it() -> None:
         await ctx.ask("Which?")
         if again:
             state = await ctx.load_context() or {"n": 0}
-        try:
-            await ctx.update_context({"n": state["n"] + 1})
-        except WrongCallError as error:
-            await ctx.respond(str(error))
-            return
+        await ctx.update_context({"n": state["n"] + 1})
         await ctx.complete()
 
     stand, _ = await run(handle)
-    await answered(stand, "a")
-    assert "load it again behind the question" in await stand.text()
+    assert (await answered(stand, "a")).state == S.TASK_STATE_FAILED
+    assert "load it again behind the question" in caplog.text
     again.append(True)
     stand, _ = await run(handle)
     head = await answered(stand, "a")

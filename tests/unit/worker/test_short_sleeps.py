@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from itertools import product
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -244,13 +245,10 @@ def test_a_fault_that_passes_is_a_look_that_found_nothing() -> None:
     """It is not told to the agent; any other exception is, as a step's."""
     raised: list[Exception] = [RetryLater(5, "busy"), ConnectionError("away"), ValueError("no")]
 
-    async def look() -> None:
-        raise raised.pop(0)
-
     async def handle(ctx: TaskContext, played: Played) -> None:
         del played
         with pytest.raises(StepError, match="ValueError: no"):
-            await ctx.poll("export", look, every_s=1)
+            await ctx.poll("export", AsyncMock(side_effect=raised), every_s=1)
         await ctx.complete("told")
 
     assert final(Played(handle)) == "told"
