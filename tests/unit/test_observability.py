@@ -8,7 +8,7 @@ import json
 import logging
 import re
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
 from unittest.mock import Mock
 
@@ -59,15 +59,15 @@ async def test_tasks_and_threads_inherit_the_context() -> None:
     with logged() as lines, log_context(task_id="task-1"):
         await asyncio.gather(concurrent(1), concurrent(2))
         await aws.call(logger.info, msg="thread")
-    assert [(line["task_id"], line.get("turn")) for line in lines] == [
-        ("task-1", 1),
-        ("task-1", 2),
-        ("task-1", None),
-    ]
+    told = [(line["task_id"], line.get("turn")) for line in lines]
+    assert told == [("task-1", 1), ("task-1", 2), ("task-1", None)]
 
 
-def test_other_peoples_exceptions_are_shown_without_their_texts() -> None:
-    """Types and frames of a whole chain are there, groups and notes included; no text is."""
+async def test_other_peoples_exceptions_are_shown_without_their_texts() -> None:
+    """Types and frames of a whole chain are there, groups and notes included; no text is.
+
+    The words of asyncio repeat an exception that nobody has retrieved: they are cut before it.
+    """
 
     def fail(text: str) -> None:
         try:
@@ -82,9 +82,12 @@ def test_other_peoples_exceptions_are_shown_without_their_texts() -> None:
             fail(secret)
         except ExceptionGroup:
             logger.exception("it failed")
+        lost = {"message": "Task exception was never retrieved", "future": f"ValueError({secret})"}
+        asyncio.get_running_loop().call_exception_handler(lost)
         logger.error("ours", exc_info=UnavailableError("No answer from AWS after 12 attempts"))
-    line, ours = lines
-    assert "my secret" not in json.dumps(line)
+    line, never_retrieved, ours = lines
+    assert "my secret" not in json.dumps([line, never_retrieved])
+    assert never_retrieved["message"] == lost["message"]
     for part in ("KeyError", "in fail", f"ValueError: {_WITHHELD}", "direct cause"):
         assert part in line["exception"]
     assert line["exception_name"] == "ExceptionGroup"
@@ -92,19 +95,6 @@ def test_other_peoples_exceptions_are_shown_without_their_texts() -> None:
     with logged(shows_texts=True) as lines:  # A2A_LOG_ERROR_TEXTS
         logger.error("theirs", exc_info=ValueError("my secret"))
     assert "my secret" in lines[0]["exception"]
-
-
-async def test_a_lost_task_of_an_agent_does_not_show_its_exception() -> None:
-    """The words of asyncio repeat the exception; the line is cut before them."""
-    with logged() as lines:
-        context = {
-            "message": "Task exception was never retrieved",
-            "future": "ValueError('secret')",
-        }
-        asyncio.get_running_loop().call_exception_handler(context)
-    (line,) = lines
-    assert line["message"] == "Task exception was never retrieved"
-    assert "secret" not in json.dumps(line)
 
 
 def test_libraries_do_not_log_requests() -> None:
@@ -151,26 +141,26 @@ def test_lines_stay_on_stdout_while_agents_redirect_it(capsys: pytest.CaptureFix
     """Neither of two agents that redirect stdout at the same time gets a line of the process."""
     outside, caught = sys.stdout, io.StringIO()
     function = {"AWS_LAMBDA_FUNCTION_NAME": "worker", "POWERTOOLS_METRICS_NAMESPACE": "Mine"}
+
+    def says(text: str) -> None:
+        logger.warning(text)
+        metrics.count("Attempts")
+        metrics.flush()
+
     with root_logger():
         observability.start(function)
         try:
             with redirect_stdout(caught):
-                logger.warning("beside an agent")
-                metrics.count("Attempts")
-                metrics.flush()
+                says("beside an agent")
             caught.close()
             sys.stdout = caught
-            logger.warning("after it")
-            metrics.count("Attempts")
-            metrics.flush()
+            says("after it")
         finally:
             sys.stdout = outside
             metrics.stop()
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line.get("message", line.get("Attempts")) for line in lines] == [
-        *("beside an agent", [1.0]),
-        *("after it", [1.0]),
-    ]
+    told = [line.get("message", line.get("Attempts")) for line in lines]
+    assert told == ["beside an agent", [1.0], "after it", [1.0]]
 
 
 # -- metrics -------------------------------------------------------------------------------------
@@ -199,10 +189,10 @@ def test_counts_are_summed_and_times_are_kept() -> None:
         metrics.count("Attempts")
         metrics.count("Attempts", 2)
         metrics.count("TasksEnded", state="failed")
-        metrics.time("TimeToEnd", 12.5)
-        metrics.time("TimeToEnd", -3)
-        metrics.caller(17, whose="failed")
-        metrics.caller(4, whose="failed")
+        for time_ms in (12.5, -3):
+            metrics.time("TimeToEnd", time_ms)
+        for caller in (17, 4):
+            metrics.caller(caller, whose="failed")
         metrics.flush()
         assert seen.values("Attempts") == [3.0]
         assert seen.values("TasksEnded", state="failed") == [1.0]
@@ -210,11 +200,8 @@ def test_counts_are_summed_and_times_are_kept() -> None:
         assert seen.values("Callers", whose="failed") == [17, 4]
         metrics.flush()
     assert len(seen.lines) == 3
-    units = {
-        metric["Name"]: metric["Unit"]
-        for line in seen.lines
-        for metric in line["_aws"]["CloudWatchMetrics"][0]["Metrics"]
-    }
+    told = [line["_aws"]["CloudWatchMetrics"][0]["Metrics"] for line in seen.lines]
+    units = {metric["Name"]: metric["Unit"] for metrics in told for metric in metrics}
     counts = {"Attempts": "Count", "TasksEnded": "Count"}
     assert units == {**counts, "TimeToEnd": "Milliseconds", "Callers": "None"}
 
@@ -222,32 +209,31 @@ def test_counts_are_summed_and_times_are_kept() -> None:
 def test_nothing_is_lost_between_threads() -> None:
     """Counting and flushing at the same time neither loses nor doubles anything."""
 
-    def work() -> None:
+    def work(_: int) -> None:
         for number in range(200):
             metrics.count("Attempts")
             if number % 10 == 0:
                 metrics.flush()
 
-    with counted() as seen:
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    with counted() as seen, ThreadPoolExecutor(4) as threads:
+        assert len([*threads.map(work, range(4))]) == 4
     assert seen.total("Attempts") == 800
 
 
-def test_functions_and_named_services_are_observed() -> None:
-    """A command at a terminal logs for a person, and one that is deployed as a function does."""
-    for name, is_observed in (
+@pytest.mark.parametrize(
+    ("name", "is_observed"),
+    [
         ("POWERTOOLS_METRICS_NAMESPACE", False),
         ("POWERTOOLS_SERVICE_NAME", True),
         ("AWS_LAMBDA_FUNCTION_NAME", True),
-    ):
-        with root_logger() as root:
-            before = root.handlers[:]
-            observability.start({name: "agent"})
-            assert (root.handlers != before) is is_observed
+    ],
+)
+def test_functions_and_named_services_are_observed(name: str, *, is_observed: bool) -> None:
+    """A command at a terminal logs for a person, and one that is deployed as a function does."""
+    with root_logger() as root:
+        before = root.handlers[:]
+        observability.start({name: "agent"})
+        assert (root.handlers != before) is is_observed
 
 
 def test_one_variable_has_what_is_observed() -> None:

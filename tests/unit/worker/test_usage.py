@@ -240,6 +240,9 @@ def test_the_name_of_a_model_is_its_own_price() -> None:
     assert [one.cost for one in meter.pending] == [20, 20]
 
 
+PRICE_OF = '{"currency": "USD", "models": {"m": %s}}'
+
+
 @pytest.mark.parametrize(
     ("spent", "says"), [(5_000, "0.005 of 0.005 USD"), (1_234_567, "1.234567 of 0.005 USD")]
 )
@@ -254,11 +257,8 @@ def test_small_money_is_not_rounded_away(spent: int, says: str) -> None:
         ("[" * 100_000, "recursion depth"),
         ("{", "Expecting property name"),
         ("[]", 'it needs "currency", a text, and "models", and nothing else'),
-        ('{"currency": "USD", "models": {"m": {"input": 1}}}', 'needs "input" and "output"'),
-        (
-            '{"currency": "USD", "models": {"m": {"input": -1, "output": 1}}}',
-            "the price input of m is no number from 0 to a million",
-        ),
+        (PRICE_OF % '{"input": 1}', 'needs "input" and "output"'),
+        (PRICE_OF % '{"input": -1, "output": 1}', "price input of m is no number from 0 to a mill"),
     ],
 )
 def test_a_price_list_that_cannot_be_read(tmp_path: Path, text: str, why: str) -> None:
