@@ -131,7 +131,7 @@ faults: $(VENV)/.stamp emulators ## the long form of the fault tests, of polls o
 		tests/unit/tasks/test_fold.py \
 		tests/unit/worker/test_outages.py \
 		tests/unit/worker/test_question_kills.py tests/unit/worker/test_shares.py \
-		tests/unit/worker/test_short_sleeps.py \
+		tests/unit/worker/test_leaving.py \
 		tests/unit/frameworks/test_langgraph_interrupts.py --timeout 3600
 
 .PHONY: attack

@@ -1,16 +1,36 @@
-"""The settings that bound what one address serves, and whether its backends are there."""
+"""The settings, of bounds, of backends that are there, and of the table that A2A_TABLE names."""
 
 from __future__ import annotations
 
+from contextlib import closing
+from importlib.metadata import EntryPoint
+from pathlib import Path
 from unittest import mock
 
 import pytest
 
+from a2a_serverless import wiring
+from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import ConfigurationError, UnavailableError
+from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings, load_settings
 from a2a_serverless.storage.dictionaries import MemoryTable
+from a2a_serverless.storage.dynamodb import DynamoTable
 from a2a_serverless.storage.layout import INDEXES
-from a2a_serverless.wiring import INDEXES_OF_WORKER, check_backends, memory_backends, table_backends
+from a2a_serverless.storage.sqlite import SqliteTable
+from a2a_serverless.storage.table import Table
+from a2a_serverless.tasks.head import Operation
+from a2a_serverless.wiring import (
+    INDEXES_OF_WORKER,
+    check_backends,
+    memory_backends,
+    open_backends,
+    open_storage,
+    open_table,
+    table_backends,
+)
+from tests.support.messages import request
+from tests.support.workers import params_of
 
 
 @pytest.mark.parametrize(
@@ -116,3 +136,90 @@ def test_settings_of_one_variable_that_are_refused(text: str, words: str) -> Non
     with pytest.raises(ConfigurationError) as refused:
         load_settings({"A2A_SETTINGS": text, "A2A_BLOBS": "other"})
     assert str(refused.value).startswith(words)
+
+
+# -- the table that A2A_TABLE names --------------------------------------------------------------
+
+
+opened: list[tuple[str, Clock]] = []
+
+
+def open_colours(url: str, clock: Clock) -> Table:
+    """What an outside package has as its entry point."""
+    opened.append((url, clock))
+    return MemoryTable(INDEXES)
+
+
+def open_nothing(url: str, clock: Clock) -> object:
+    """What a package of another release may have."""
+    return url, clock
+
+
+def refusal_of(name: str) -> str:
+    """The sentence with which a table is refused."""
+    with pytest.raises(ConfigurationError) as caught:
+        open_table(name, SystemClock())
+    return str(caught.value)
+
+
+def test_a_name_is_a_table_on_dynamodb(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So is an ARN, which has colons."""
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    for name in ("tasks", "arn:aws:dynamodb:eu-west-1:123456789012:table/tasks"):
+        assert isinstance(open_table(name, SystemClock()), DynamoTable)
+
+
+@pytest.mark.parametrize(
+    ("query", "level"), [("", 1), ("?synchronous=normal", 1), ("?synchronous=FULL", 2)]
+)
+def test_a_file_is_named_by_its_path(tmp_path: Path, query: str, level: int) -> None:
+    """An option says whether commits survive power cuts."""
+    path = tmp_path / "tasks.db"
+    for name in (f"file:{path}{query}", f"file://{path}{query}"):
+        table = open_table(name, SystemClock())
+        assert isinstance(table, SqliteTable)
+        with closing(table):
+            assert table.path == path
+            assert table._connection.execute("PRAGMA synchronous").fetchone() == (level,)
+
+
+@pytest.mark.parametrize("name", ["file:", "file:x?synchronous=maybe", "file:x?mode=ro"])
+def test_a_file_that_is_named_wrongly_is_refused(name: str) -> None:
+    """One sentence says how a file is named, and none is made."""
+    sentence = f"A2A_TABLE is {name}: a file is file:PATH, or file:PATH?synchronous=full."
+    assert refusal_of(name) == sentence
+
+
+def test_another_package_may_have_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its entry point gets the whole value and the clock; else a sentence says what to install."""
+    functions = {"colours": "open_colours", "nothing": "open_nothing"}
+    points = [EntryPoint(name, f"{__name__}:{it}", wiring.TABLES) for name, it in functions.items()]
+    monkeypatch.setattr(wiring, "entry_points", lambda *, group: points if group else [])
+    clock = SystemClock()
+    assert isinstance(open_table("colours://host/table", clock), MemoryTable)
+    assert opened == [("colours://host/table", clock)]
+    sentence = refusal_of("postgresql://host/table")
+    assert sentence.startswith("A2A_TABLE begins with postgresql: no installed package has tables")
+    assert "(installed: colours, nothing)" in sentence
+    assert refusal_of("nothing://x").startswith(
+        "The entry point tests.unit.test_settings:open_nothing"
+    )
+
+
+async def test_a_file_has_storage_and_queues(tmp_path: Path) -> None:
+    """What one process stores and sends, another one reads and receives."""
+    settings = Settings(table=f"file:{tmp_path}/tasks.db", push_queue="push", worker_turns=2)
+    api, worker = open_backends(settings), open_backends(settings)
+    storage = open_storage(settings)
+    await check_backends(worker, settings)
+    head = (await api.storage.open_task("context", request())).head
+    await api.operations.send(Operation.to_run(params_of(head)))
+    (handle,) = await worker.operations.pull(1, 10)
+    assert handle.message.params.task_id == head.task_id
+    assert await storage.head(head.task_id) is not None
+    named = [worker.operations, worker.quarantining(), worker.dead_letters, worker.pushing().jobs]
+    names = [queue.name for queue in named if isinstance(queue, TableQueue)]
+    assert names == ["queue", "quarantine_queue", "dead_letter_queue", "push"]
+    for opened_here in (api.storage, worker.storage, storage):
+        assert isinstance(opened_here.table, SqliteTable)
+        opened_here.table.close()

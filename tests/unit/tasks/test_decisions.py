@@ -1,7 +1,8 @@
-"""Decisions on HEADs of which the explorer's small worlds and the worker's tests meet few."""
+"""Decisions on HEADs that small worlds meet seldom; and the pace of a turn."""
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Literal
 
@@ -28,6 +29,7 @@ from a2a_serverless.tasks.attempts import (
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.fold import Record, belonging_to
 from a2a_serverless.tasks.head import FORMAT, MAX_INLINE_BYTES, Head, Operation, OperationParams
+from a2a_serverless.tasks.pace import PART_BYTES, Pace, commit_units
 from a2a_serverless.tasks.rules import Commit, content_digest
 from tests.support.commits import (
     AUTH_REQUIRED,
@@ -225,3 +227,35 @@ def test_the_wait_doubles_up_to_its_cap(attempt: int, longest_s: float) -> None:
         policy = RetryPolicy(base_s=2, cap_s=200, jitter=lambda: share)  # noqa: B023
         assert policy.delay_s(attempt) == share * longest_s
     assert 0 <= RetryPolicy(base_s=4).delay_s(1) <= 4
+
+
+# -- what a turn writes in a second --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_second_has_more_units(seed: int) -> None:
+    """Commits keep to nine tenths in each second; a larger one is alone in its seconds."""
+    draw, pace, now = random.Random(seed), Pace(1000), 0.0  # noqa: S311 - a seeded schedule
+    written: list[tuple[float, int]] = []
+    for _ in range(300):
+        units = draw.choice([draw.randint(1, 20), draw.randint(1, 900), draw.randint(900, 9000)])
+        counted = [(at + max(1.0, one / 900), one) for at, one in written]
+        room = 900 - sum(one for until, one in counted if until > now)
+        wait_s = pace.wait_s(units, now)
+        assert (wait_s == 0) == (units <= room or room == 900)
+        now += wait_s
+        assert pace.wait_s(units, now) <= 1e-9
+        still = sum(one for until, one in counted if until > now + 1e-9)
+        assert still == 0 or still + units <= 900
+        now += draw.choice([0, 0.01])  # until it is answered
+        pace.spend(units, now)
+        written.append((now, units))
+        now += draw.choice([0, 0, 0.3, 2])
+
+
+def test_units_of_a_commit() -> None:
+    """A begun KB costs two units, of each part; and so does HEAD, with its status."""
+    assert commit_units(0) == commit_units(724) == 4
+    assert commit_units(725) == 6
+    assert commit_units(0, inline=4096) == 12
+    assert commit_units(PART_BYTES + 1) == commit_units(PART_BYTES) + 2

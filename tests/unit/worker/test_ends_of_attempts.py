@@ -1,18 +1,25 @@
-"""What an attempt leaves behind when it ends its turn's work, and when it hears of a cancel."""
+"""What ends an attempt: its errors, a cancel, an exit; and what it leaves behind."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import re
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from contextvars import Context
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from itertools import cycle
+from typing import Any, NoReturn
 from unittest.mock import ANY
 
 import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 
+from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import InvalidAgentEventError
 from a2a_serverless.storage.activity import process_name
 from a2a_serverless.storage.durable import DurableStorage
@@ -26,11 +33,12 @@ from a2a_serverless.worker.failures import (
     raised_at,
     text_of,
 )
+from a2a_serverless.worker.loops import contained, prepare_loop, run_to_end
 from tests.support.clocks import ManualClock
 from tests.support.memory import items_of
 from tests.support.present import present
-from tests.support.workers import Agent, Execute, S, chunk
-from tests.unit.worker.stand import Log, Patch, Stand, actions, line, sent
+from tests.support.workers import Agent, Execute, S, chunk, complete, status
+from tests.unit.worker.stand import Log, Patch, Source, Stand, actions, line, lines, run, sent
 
 AT_ONCE = "x" * 70_000
 """A text that is committed when the call that emits it returns."""
@@ -237,3 +245,280 @@ async def test_an_agent_that_cancels_what_is_not_its_own_uses_up_its_attempts(ca
     assert actions(caplog).count("cut_off") == 2
     assert await stand.bench.work() is True
     assert await stand.state() == S.TASK_STATE_FAILED
+
+
+# -- exits, and what is left behind --------------------------------------------------------------
+
+
+WAIT_S = 30
+Work = Callable[[], Awaitable[None]]
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+def leaving(leave: Work) -> Agent:
+    """An agent that leaves work behind."""
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        await leave()
+        await asyncio.sleep(0)
+        await complete(context, queue)
+
+    return Agent(execute)
+
+
+@pytest.mark.parametrize("depth", [0, 1], ids=["itself", "sub-agents"])
+async def test_background_tasks_end_with_the_turn(depth: int, caplog: Log) -> None:
+    """The turn completes, its tasks are cancelled, and one line of the log names them."""
+    tasks = list[asyncio.Task[None]]()
+
+    async def start(depth: int) -> None:
+        if depth:
+            await asyncio.gather(start(depth - 1), start(depth - 1))
+        else:
+            tasks.append(asyncio.create_task(forever()))
+
+    _, head = await run(leaving(partial(start, depth)))
+    assert head.state == S.TASK_STATE_COMPLETED
+    assert [task.cancelled() for task in tasks] == [True] * 2**depth
+    told = line(caplog, "background_tasks_ended")
+    assert told["said"].endswith(": forever")
+    assert (told["task_id"], told["turn"]) == (head.task_id, 1)
+
+
+async def test_the_next_turn_begins_behind_the_end_of_what_was_started() -> None:
+    """No code of a turn runs beside that of the task's next turn, which a quick client opens."""
+    is_ending, may_end = asyncio.Event(), asyncio.Event()
+    tidied = list[bool]()
+
+    async def tidy() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            is_ending.set()
+            await may_end.wait()
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        if context.current_task is None:
+            asyncio.create_task(tidy())  # noqa: RUF006 - the turn ends it
+            await asyncio.sleep(0)
+            await queue.enqueue_event(status(context, S.TASK_STATE_INPUT_REQUIRED))
+        else:
+            tidied.append(may_end.is_set())
+            await complete(context, queue)
+
+    stand = await sent(Agent(execute), clock=SystemClock(), has_heartbeat=True)
+    async with asyncio.timeout(WAIT_S):
+        first = asyncio.create_task(stand.bench.work())
+        await is_ending.wait()
+        await stand.follow_up("next")
+        second = asyncio.create_task(stand.bench.work())
+        await asyncio.sleep(0.2)
+        may_end.set()
+        assert await first
+        assert await second
+    assert tidied == [True]
+
+
+async def test_a_task_of_the_process_goes_on(caplog: Log) -> None:
+    """A task with a context of its own is not the turn's: so a shared client keeps its tasks."""
+    tasks = list[asyncio.Task[None]]()
+
+    async def leave() -> None:
+        tasks.append(asyncio.create_task(forever(), context=Context()))
+
+    await run(leaving(leave))
+    assert not tasks[0].done()
+    assert lines(caplog, "background_tasks_ended") == []
+    tasks[0].cancel()
+
+
+async def test_a_task_that_does_not_stop_is_left_behind_and_named(caplog: Log) -> None:
+    """After five seconds of refusals the delivery ends all the same, and the log says so."""
+    refusing, tasks = asyncio.Event(), list[asyncio.Task[None]]()
+
+    async def refuse() -> None:
+        while not refusing.is_set():
+            try:
+                await refusing.wait()
+            except asyncio.CancelledError:
+                continue
+
+    async def leave() -> None:
+        tasks.append(asyncio.create_task(refuse()))
+
+    _, head = await run(leaving(leave), clock=ManualClock())
+    assert head.state == S.TASK_STATE_COMPLETED
+    assert len(lines(caplog, "agent_left_behind")) == 1
+    refusing.set()
+    await asyncio.gather(*tasks)
+
+
+# -- exits -----------------------------------------------------------------------------------------
+
+Exits = Callable[[], Awaitable[None]]
+Place = Callable[[Any], Awaitable[None]]
+
+
+async def exits() -> NoReturn:
+    await asyncio.sleep(0)
+    sys.exit(3)
+
+
+async def interrupts() -> NoReturn:
+    await asyncio.sleep(0)
+    raise KeyboardInterrupt
+
+
+async def in_a_task(call: Exits) -> None:
+    await asyncio.ensure_future(call())
+
+
+async def in_gather(call: Exits) -> None:
+    await asyncio.gather(call(), asyncio.sleep(0))
+
+
+async def in_a_task_group(call: Callable[[], Any]) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(call())
+
+
+async def in_a_grandchild(call: Exits) -> None:
+    await asyncio.create_task(in_a_task(call))
+
+
+async def in_itself(call: Exits) -> None:
+    await call()
+
+
+async def in_silence(call: Exits) -> None:
+    await asyncio.gather(call(), return_exceptions=True)
+
+
+PLACES = [in_itself, in_a_task, in_gather, in_a_task_group, in_a_grandchild, in_silence]
+
+
+@pytest.mark.parametrize(
+    ("place", "call", "caught"),
+    [*zip(PLACES, cycle([exits, interrupts]), cycle([Exception, Exception, ()]), strict=False)],
+)
+async def test_an_exit_anywhere_in_an_agent_is_a_failed_attempt(
+    place: Place, call: Exits, caught: Any
+) -> None:
+    """The turn is tried again, and a turn of another task beside it is not touched."""
+    healthy_began, healthy = asyncio.Event(), asyncio.Event()
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        if context.get_user_input() == "exit":
+            with suppress(caught):
+                await place(call)
+            await complete(context, queue)
+        healthy_began.set()
+        await healthy.wait()
+        await complete(context, queue)
+
+    stand = Stand(Agent(execute))
+    good, neighbour = await stand.send("work"), asyncio.create_task(stand.bench.work())
+    await healthy_began.wait()
+    await stand.send("exit")
+    for attempt in (1, 2, 3):
+        assert await stand.bench.work() is (attempt == 3)
+    healthy.set()
+    assert await neighbour
+    failed, now = await stand.head(), await stand.head(good)
+    assert (failed.state, failed.turn.attempts) == (S.TASK_STATE_FAILED, 3)
+    kind = "SystemExit" if call is exits else "KeyboardInterrupt"
+    assert [end.reason for end in await stand.ends()] == [kind] * 3
+    assert (now.state, now.turn.attempts) == (S.TASK_STATE_COMPLETED, 1)
+
+
+async def test_an_exit_does_not_hold_up_a_cancel() -> None:
+    """Neither in `execute()`, which is being cancelled, nor in `cancel()`: the task is canceled."""
+
+    async def execute(_: RequestContext, __: EventQueue) -> None:
+        try:
+            await stand.storage.request_cancel(stand.task.task_id)
+            await asyncio.Event().wait()
+        finally:
+            await in_silence(exits)
+
+    stand = Stand(Agent(execute, lambda *_: in_a_task(interrupts)))
+    assert await (await stand.begin(3))
+    assert await stand.state() == S.TASK_STATE_CANCELED
+
+
+@pytest.mark.parametrize(
+    ("ends", "action"), [(sys.exit, "exit_in_callback"), (None, "loop_stopped")]
+)
+def test_an_end_of_the_loop_does_not_end_the_function(
+    ends: Callable[[], None] | None, action: str, caplog: Log
+) -> None:
+    """An exit in a callback, or a stopped loop, is logged; both turns of the batch complete."""
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        if context.get_user_input() == "exit":
+            loop = asyncio.get_running_loop()
+            loop.call_soon(ends or loop.stop)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await complete(context, queue)
+
+    source = Source(Agent(execute))
+    try:
+        records = [source.send(text)[1] for text in ("exit", "work")]
+        assert source.handle(*records) == []
+    finally:
+        source.function.close()
+    assert action in actions(caplog)
+
+
+def test_what_ends_the_work_itself_is_passed_on() -> None:
+    """An exit of the runtime's own work ends the process, as does a stop that the kit means.
+
+    A callback that raises when the work has just ended does not take its answer away.
+    """
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+
+        async def leaves() -> None:
+            sys.exit(4)
+
+        async def answers() -> str:
+            loop.call_soon(sys.exit, 7)  # runs before the loop is told that the work has ended
+            return "done"
+
+        async def stops() -> None:
+            loop.stop()
+            await asyncio.sleep(0)
+
+        with pytest.raises(SystemExit, match="4"):
+            run_to_end(loop, leaves())
+        assert run_to_end(loop, answers()) == "done"
+        with pytest.raises(RuntimeError, match="stopped"):
+            run_to_end(loop, stops(), may_stop=lambda: True)
+        assert run_to_end(loop, stops()) is None
+
+
+async def test_tasks_of_the_runtime_are_not_wrapped() -> None:
+    """The task factory wraps only tasks of agents, and calls the factory before it."""
+    loop = asyncio.get_running_loop()
+    made: list[Any] = []
+
+    def noting(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Future[Any]:
+        made.append(coro)
+        return asyncio.Task(coro, loop=loop, **options)
+
+    loop.set_task_factory(noting)
+    try:
+        prepare_loop(loop)
+        prepare_loop(loop)
+        own = asyncio.sleep(0)
+        await asyncio.create_task(own)
+        assert made == [own]
+        with pytest.raises(AgentFailedError, match=r"sys\.exit"):
+            await asyncio.create_task(contained(in_a_task(exits)))
+        assert made[-1].__qualname__ == "exits"
+    finally:
+        loop.set_task_factory(None)

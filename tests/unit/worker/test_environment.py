@@ -1,7 +1,8 @@
-"""The agent's variables: out of a secret, out of the deployment's parameters, out of `.env`."""
+"""The agent's variables, out of a secret, parameters or `.env`; and the agent of a file."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -10,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from a2a.server.agent_execution import AgentExecutor
 from aws_lambda_powertools.shared import constants
 from botocore import configprovider
 from botocore.session import Session
@@ -17,10 +19,19 @@ from botocore.session import Session
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.settings import Settings
-from a2a_serverless.worker.agents import RESERVED, check, take_environment
+from a2a_serverless.worker.agents import (
+    RESERVED,
+    check,
+    deployed_agent,
+    load_agent,
+    take_environment,
+)
+from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless_tools.local import dotenv
 from tests.support import pages
-from tests.unit.worker.stand import Patch
+from tests.support.messages import said
+from tests.support.workers import S
+from tests.unit.worker.stand import Log, Patch, actions, run
 
 SECRET = "arn:aws:secretsmanager:us-east-1:123456789012:secret:agent"
 VALUE = "sk-a-key-that-no-message-shows"
@@ -212,3 +223,266 @@ def test_a_line_that_cannot_be_used_is_named(tmp_path: Path, line: str) -> None:
     assert str(refused.value).startswith(f"{tmp_path / '.env'}, line 5: ")
     assert VALUE not in str(refused.value)
     assert environment == {}
+
+
+# -- the agent that `FILE.py:NAME` names ---------------------------------------------------------
+
+
+SOURCE = """
+from dataclasses import dataclass
+from a2a.server.agent_execution import AgentExecutor
+from a2a_serverless.worker import Worker
+from neighbour import NAME
+
+class Executor(AgentExecutor):
+    async def execute(self, context, event_queue): ...
+    async def cancel(self, context, event_queue): ...
+
+@dataclass
+class Waiter(Worker):
+    name: str = NAME
+    async def handle(self, ctx): ...
+
+class Demanding(Executor):
+    def __init__(self, model): ...
+
+class Abstract(Worker): ...
+
+class Keyless(Executor):
+    def __init__(self):
+        raise RuntimeError("no key")
+
+class Stranger: ...
+
+def factory():
+    return Executor()
+
+executor, waiter, number = Executor(), Waiter(), 7
+"""
+KEYLESS = SOURCE[: SOURCE.index("raise RuntimeError")].count("\n") + 1
+MUTE = """
+class Mute(BaseException):
+    def __str__(self):
+        raise ValueError
+
+raise Mute
+"""
+ASKING = """
+class Asking(Worker):
+    async def handle(self, ctx):
+        await ctx.request_input("which?")
+
+agent = Asking()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: Patch) -> Path:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "neighbour.py").write_text("NAME = 'x'\n")
+    (tmp_path / "agent_file.py").write_text(SOURCE)
+    (tmp_path / "broken.py").write_text("raise ValueError('no key\\nset')\n")
+    (tmp_path / "typo.py").write_text("def agent(:\n")
+    (tmp_path / "needy.py").write_text("import a_framework_that_is_not_there\n")
+    (tmp_path / "helped.py").write_text("from os import path\n\nimport helper_with_an_error\n")
+    (tmp_path / "helper_with_an_error.py").write_text("import json\n\njson.loads('{')\n")
+    (tmp_path / "mute.py").write_text(MUTE)
+    (tmp_path / "garbled.py").write_text("import helper_with_a_typo\n")
+    (tmp_path / "helper_with_a_typo.py").write_text("\nagent = = 1\n")
+    return tmp_path
+
+
+NEITHER = (
+    ": neither an AgentExecutor nor a Worker, nor an agent of LangGraph, Pydantic AI, the OpenAI"
+    " Agents SDK or the ADK."
+)
+FUNCTION = (
+    "a function: call it, `agent = make_agent()`; one that makes an agent of Strands is given to"
+    " StrandsWorker; one that answers is the `handle` of a Worker."
+)
+THERE = "Executor, Waiter, Demanding, Abstract, Keyless, executor, waiter"
+
+
+@pytest.mark.parametrize("name", ["Executor", "executor", "Waiter", "waiter"])
+def test_what_is_named_becomes_an_executor(folder: Path, name: str) -> None:
+    """A class is called without arguments; a Worker runs behind the SDK's interface."""
+    agent = load_agent(f"{folder}/agent_file.py:{name}")
+    assert isinstance(agent, AgentExecutor)
+    assert isinstance(agent, WorkerExecutor) is (name.lower() == "waiter")
+
+
+def test_a_file_alone_names_its_agent(folder: Path) -> None:
+    """What the file has instead is named."""
+    (folder / "mine.py").write_text("from agent_file import waiter as agent\n")
+    assert isinstance(load_agent(f"{folder}/mine.py"), WorkerExecutor)
+    with pytest.raises(ConfigurationError, match=r"agent_file\.py has no 'agent', but"):
+        load_agent(f"{folder}/agent_file.py")
+
+
+NO_AGENT = [
+    ("agent", "is not of the form FILE.py:NAME."),
+    ("@/none.py:a", "cannot be used: there is no file @/none.py."),
+    (
+        "@/neighbour.py:agent",
+        (
+            "cannot be used: @/neighbour.py has no 'agent': write a class that derives from Worker,"
+            " and `agent = ITS_NAME()`."
+        ),
+    ),
+    (
+        "@/agent_file.py:other",
+        (
+            f"cannot be used: @/agent_file.py has no 'other', but {THERE}: write"
+            " `other = Executor`, or name @/agent_file.py:waiter."
+        ),
+    ),
+    ("@/agent_file.py:number", f"is of the type int{NEITHER}"),
+    ("@/agent_file.py:Stranger", f"is Stranger{NEITHER}"),
+    ("@/agent_file.py:factory", f"is {FUNCTION}"),
+    (
+        "@/agent_file.py:Keyless",
+        f"cannot be made: RuntimeError: no key (@/agent_file.py, line {KEYLESS}).",
+    ),
+    ("@/broken.py:agent", "cannot be imported: ValueError: no key set (@/broken.py, line 1)."),
+    ("@/mute.py:agent", "cannot be imported: Mute: its text cannot be read (@/mute.py, line 6)."),
+    ("@/typo.py:agent", "cannot be imported: SyntaxError: invalid syntax (@/typo.py, line 1)."),
+    (
+        "@/helped.py:agent",
+        (
+            "cannot be imported: JSONDecodeError: Expecting property name enclosed in double"
+            " quotes: line 1 column 2 (char 1) (@/helper_with_an_error.py, line 3)."
+        ),
+    ),
+    (
+        "@/garbled.py:agent",
+        "cannot be imported: SyntaxError: invalid syntax (@/helper_with_a_typo.py, line 2).",
+    ),
+    (
+        "@/needy.py:agent",
+        (
+            "cannot be imported: ModuleNotFoundError: No module named"
+            " 'a_framework_that_is_not_there' (@/needy.py, line 1): correct the import, or install"
+            " the package and name it in requirements.in."
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("reference", "sentence"), NO_AGENT)
+def test_what_is_no_agent_is_named(folder: Path, reference: str, sentence: str) -> None:
+    """An agent that cannot be loaded is refused with one sentence: agent, reason, file and line."""
+    reference = reference.replace("@", str(folder))
+    with pytest.raises(ConfigurationError) as raised:
+        load_agent(reference)
+    said = f"The agent '{reference}' {sentence}".replace("@", str(folder))
+    assert str(raised.value) == said
+
+
+@pytest.mark.parametrize("name", ["Demanding", "Abstract"])
+def test_an_agent_that_cannot_be_made_is_named(folder: Path, name: str) -> None:
+    """A class that wants arguments, or misses methods, stops the start: its reason and its line."""
+    line = SOURCE[: SOURCE.index(f"class {name}(")].count("\n") + 1
+    with pytest.raises(
+        ConfigurationError,
+        match=rf"agent_file.py:{name}' cannot be made: TypeError: .+_file.py, line {line}\)\.$",
+    ):
+        load_agent(f"{folder}/agent_file.py:{name}")
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("import os; os.environ['region']", "region"),
+        ("import os; os.environ['MODEL_REGION']", "MODEL_REGION"),
+        ("raise ValueError('Set the `MODEL_URL` environment variable or pass it')", "MODEL_URL"),
+        ("raise RuntimeError('no PROVIDER_API_KEY')", "PROVIDER_API_KEY"),
+        ("raise SystemExit('SET_ALREADY_KEY or PROVIDER_API_KEY')", "PROVIDER_API_KEY"),
+        ("raise ValueError('no TASK_STATE')", ""),
+        ("raise ValueError('the SET_ALREADY_KEY is wrong')", ""),
+        ("{}['region']", ""),
+    ],
+)
+def test_a_variable_that_an_agent_misses_is_named(
+    tmp_path: Path, monkeypatch: Patch, line: str, name: str
+) -> None:
+    """With the places to set it; what is set is not missing."""
+    monkeypatch.setenv("SET_ALREADY_KEY", "x")
+    (tmp_path / "keyless.py").write_text(line + "\n")
+    with pytest.raises(ConfigurationError) as raised:
+        load_agent(f"{tmp_path}/keyless.py:agent")
+    way_out = f": set {name}, on your machine in .env, where it is deployed in AgentSecretArn."
+    assert str(raised.value).endswith(f"keyless.py, line 1){way_out if name else '.'}")
+
+
+async def test_a_deployed_agent_that_cannot_be_loaded_fails_its_tasks(
+    folder: Path, caplog: Log
+) -> None:
+    """The tasks of an agent that cannot be loaded fail after their attempts."""
+    stand, head = await run(deployed_agent("broken.py:agent", folder=folder))
+    assert head.state == S.TASK_STATE_FAILED
+    assert (said(await stand.shown()), await stand.artifacts()) == (["hello"], {})
+    reason = "The agent 'broken.py:agent' cannot be imported: ValueError: no key set ("
+    assert actions(caplog) == ["agent_not_loaded", "retry", "retry", "gave_up"]
+    assert caplog.text.count(reason) == 4
+
+
+KEEPING = """
+from a2a_serverless.worker import Worker
+
+class Keeping(Worker):
+    keeps_conversation = True
+
+    async def handle(self, ctx):
+        await ctx.respond("hello")
+
+agent = Keeping()
+"""
+
+
+@pytest.mark.parametrize("is_serial", [True, False])
+async def test_an_agent_that_keeps_conversations_needs_their_order(
+    tmp_path: Path, caplog: Log, *, is_serial: bool
+) -> None:
+    """A deployment whose turns may overlap is refused with the parameter to set."""
+    (tmp_path / "keeping.py").write_text(KEEPING)
+    agent = deployed_agent("keeping.py:agent", folder=tmp_path, is_serial=is_serial)
+    assert ("the parameter Conversations=serial" in caplog.text) is not is_serial
+    _, head = await run(agent, max_attempts=1)
+    assert head.state == (S.TASK_STATE_COMPLETED if is_serial else S.TASK_STATE_FAILED)
+
+
+async def test_an_interrupt_in_a_thread_is_the_users(tmp_path: Path) -> None:
+    """Ctrl-C ends the process by its main thread; in others the file itself has raised it."""
+    (tmp_path / "agent.py").write_text("raise KeyboardInterrupt\n")
+    agent = f"{tmp_path}/agent.py:agent"
+    with pytest.raises(KeyboardInterrupt):
+        load_agent(agent)
+    with pytest.raises(ConfigurationError, match=r"imported: KeyboardInterrupt \("):
+        await asyncio.to_thread(load_agent, agent)
+
+
+def test_a_relative_import_has_its_way_out(tmp_path: Path) -> None:
+    """The file is loaded by its path, and is in no package."""
+    (tmp_path / "agent.py").write_text("from . import helper\n")
+    with pytest.raises(ConfigurationError, match="is in no package, write `import NAME`"):
+        load_agent(f"{tmp_path}/agent.py:agent")
+
+
+async def test_a_deployed_agent_is_loaded_once_it_can_be(folder: Path) -> None:
+    """The turns after the first that could load it have the same agent, and its module's state."""
+    secret = [ConfigurationError("The secret cannot be read."), ConfigurationError("Still not.")]
+    prepared: list[str] = []
+
+    def prepare() -> None:
+        if secret:
+            raise secret.pop()
+        prepared.append("")
+
+    (folder / "late.py").write_text(SOURCE + ASKING)
+    stand, head = await run(deployed_agent("late.py:agent", folder=folder, prepare=prepare))
+    assert head.state == S.TASK_STATE_INPUT_REQUIRED
+    await stand.cancel()
+    await stand.work()
+    await stand.send("another task")
+    assert (await stand.work()).state == S.TASK_STATE_INPUT_REQUIRED
+    assert prepared == [""]

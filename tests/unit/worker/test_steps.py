@@ -38,7 +38,7 @@ from tests.support.present import present
 from tests.support.queues import left
 from tests.support.workers import Agent, S, chunk, idle, params_of, status
 from tests.unit.worker.stand import Handle, Log, Patch, Script, Stand, beside, lines, run, sent
-from tests.unit.worker.test_exits import PLACES, Exits, Place, exits, interrupts
+from tests.unit.worker.test_ends_of_attempts import PLACES, Exits, Place, exits, interrupts
 
 __all__ = ["Handle", "Script", "Stand", "run"]
 
