@@ -27,7 +27,8 @@ _LONGEST_S = 600
 """A damage with which the tests take longer is noticed: they wait for what it has taken away."""
 _MOST = 400
 """Tests of a damage: what the shortest of them do not notice, none is made for."""
-_TESTS = "unit/tasks unit/storage unit/push unit/http unit/worker unit/test_addresses.py contract"
+_TESTS = "unit/tasks unit/storage unit/push unit/http unit/worker unit/test_addresses.py contract "
+_TESTS += "conformance/test_dialects.py"
 _MONITORING: Any = getattr(sys, "monitoring", None)
 """Of Python 3.12 or later."""
 _TOOL, _NOTICED = 2, 3
