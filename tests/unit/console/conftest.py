@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -17,13 +16,14 @@ import pytest
 
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.tasks.identity import Scope, new_id
 from a2a_serverless_tools.cli import served
 from a2a_serverless_tools.console.app import Console, Sessions
 from a2a_serverless_tools.local.own_file import log_of
 from a2a_serverless_tools.local.stack import Options, Stack
 from a2a_serverless_tools.operate.inspector import Inspector
 from a2a_serverless_tools.operate.logs import kept_lines
+from tests.support.a2a_calls import message
 from tests.support.clocks import ManualClock
 from tests.support.memory import memory_storage
 
@@ -112,13 +112,8 @@ def developing(
 
 def posted(url: str, text: str, *, key: str = "", context: str = "", **more: Any) -> str:
     """Send a message to an agent; return the id of its task, which has ended."""
-    message = {"messageId": uuid.uuid4().hex, "role": "ROLE_USER", "parts": [{"text": text}]}
+    said = message(text, messageId=new_id(), **({"contextId": context} if context else {}))
     headers = {"A2A-Version": "1.0"} | ({"X-API-Key": key} if key else {})
-    answer = httpx.post(
-        f"{url}/message:send",
-        json={"message": message | ({"contextId": context} if context else {}), **more},
-        headers=headers,
-        trust_env=False,
-        timeout=60,
-    )
+    with httpx.Client(headers=headers, trust_env=False, timeout=60) as client:
+        answer = client.post(f"{url}/message:send", json={"message": said, **more})
     return str(answer.json()["task"]["id"])

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from html import unescape
 from typing import Any
+from unittest.mock import AsyncMock
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
-from a2a.types import TaskState, TaskStatus
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.layout import head_key
 from a2a_serverless.storage.table import Update
-from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless_tools.operate import acts
 from a2a_serverless_tools.operate.inspector import Inspector
 from a2a_serverless_tools.operate.journal import Journal
 from tests.support.clocks import ManualClock
-from tests.support.messages import request
+from tests.support.commits import FAILED, opened, to
 from tests.unit.console.conftest import ANN, OWN, Person, visited
 from tests.unit.operate.test_signal_acts import Desk
 
@@ -34,17 +32,13 @@ def backends(clock: ManualClock) -> Backends:
 
 
 @pytest.fixture
-async def person(backends: Backends) -> AsyncIterator[Person]:
-    inspector = Inspector(backends.storage, Settings(), place="memory", backends=backends)
-    async with visited(inspector) as one:
-        yield one
+def inspector(backends: Backends) -> Inspector:
+    return Inspector(backends.storage, Settings(), place="memory", backends=backends)
 
 
 async def failed(backends: Backends, task_id: str) -> Head:
     storage = backends.storage.for_scope(ANN)
-    head = (await storage.open_task("c", request(), task_id=task_id)).head
-    status = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_FAILED))
-    return await storage.commit(head, Commit(entries=(status,)))
+    return await storage.commit(await opened(storage, task_id=task_id), to(FAILED))
 
 
 def field(text: str, name: str) -> str:
@@ -61,9 +55,8 @@ async def test_a_failed_task_is_tried_again_from_its_page(
     assert f'action="{path}/retry"' in (await person.get(path)).text
     done = await person.post(f"{path}/retry", headers=OWN, data={"confirmed": "yes"})
     text = (await person.get(done.headers["location"])).text
-    (new,) = re.findall(
-        r'role="status">It is tried again as <a href="[^"]*/([\w-]+)">\1</a>\.<', text
-    )
+    told = r'role="status">It is tried again as <a href="[^"]*/([\w-]+)">\1</a>\.<'
+    (new,) = re.findall(told, text)
     assert re.search(r"<b>retry</b> by \S+ on \S+<br>It is tried again as", text)
     assert await backends.storage.for_scope(ANN).head(new) is not None
     link = f'It is tried again as <a href="/_console/task/{head.scope}/{new}">{new}</a>.'
@@ -91,11 +84,8 @@ async def test_an_act_on_many_is_counted_and_confirmed(
     view = "user=ann&tenant=acme&state=failed"
     listed = (await person.get(f"/_console/tasks?{view}")).text
     (link,) = re.findall(r'href="(/_console/act\?act=delete[^"]*)"', listed)
-    assert parse_qs(urlsplit(link.replace("&amp;", "&")).query) == {
-        "act": ["delete"],
-        **parse_qs(view),
-    }
-    preview = (await person.get(link.replace("&amp;", "&"))).text
+    assert parse_qs(urlsplit(unescape(link)).query) == {"act": ["delete"], **parse_qs(view)}
+    preview = (await person.get(unescape(link))).text
     assert "looked at 5. Tasks to delete for good: 5." in preview
     assert await storage.head("t-0") is not None
     plan = {"plan": field(preview, "plan")}
@@ -129,11 +119,8 @@ async def test_a_table_that_may_only_be_read_says_so(
 ) -> None:
     """On a task's page and on that of a run, which ends; the previews are shown."""
     head = await failed(backends, "t")
-
-    async def refused(*_: object, **__: object) -> None:
-        raise ConfigurationError("The table tasks cannot be used: no dynamodb:PutItem.")
-
-    monkeypatch.setattr(backends.storage.table, "write", refused)
+    refusal = ConfigurationError("The table tasks cannot be used: no dynamodb:PutItem.")
+    monkeypatch.setattr(backends.storage.table, "write", AsyncMock(side_effect=refusal))
     path = f"/_console/task/{head.scope}/t"
     done = await person.post(f"{path}/retry", headers=OWN, data={"confirmed": "yes"})
     assert "no dynamodb:PutItem" in (await person.get(done.headers["location"])).text
@@ -145,22 +132,19 @@ async def test_a_table_that_may_only_be_read_says_so(
 
 
 async def test_markup_is_text_in_previews_and_in_the_journal(
-    backends: Backends, clock: ManualClock
+    backends: Backends, person: Person
 ) -> None:
     """Of a filter, of the person who acts, of a reason, and in what came of an act."""
     hostile = "<img src=x onerror=alert(1)>"
-    inspector = Inspector(backends.storage, Settings(), place="memory", backends=backends)
     journal = Journal(backends.storage, hostile)
     entry = await journal.begin("<b>act", scope=ANN.digest, task_id="t", which=f"reason {hostile}")
     await journal.end(entry, f"not done: {hostile}")
     head = await failed(backends, "t")
-    async with visited(inspector) as person:
-        asked = urlencode({"act": "retry", "reason": hostile, "text": hostile})
-        for path in (f"act?{asked}", "journal", f"task/{head.scope}/t"):
-            text = (await person.get(f"/_console/{path}")).text
-            assert "<img" not in text
-            assert "<b>act" not in text
-            assert text.count("&lt;img src=x onerror=alert(1)&gt;") >= 2
+    asked = urlencode({"act": "retry", "reason": hostile, "text": hostile})
+    for path in (f"act?{asked}", "journal", f"task/{head.scope}/t"):
+        text = (await person.get(f"/_console/{path}")).text
+        assert ("<img" in text, "<b>act" in text) == (False, False)
+        assert text.count("&lt;img src=x onerror=alert(1)&gt;") >= 2
 
 
 async def test_what_can_be_read_of_the_journal_is_shown(
@@ -168,12 +152,8 @@ async def test_what_can_be_read_of_the_journal_is_shown(
 ) -> None:
     """Damage in an entry costs what is damaged; what a newer release adds is left out."""
     journal = Journal(backends.storage, "pat")
-    damage: list[dict[str, Any]] = [
-        {"at": "soon", "scope": 7},
-        {"outcome": 7},
-        {"by": b"x", "later": "kind"},
-        {"later": 1},
-    ]
+    damage: list[dict[str, Any]] = [{"at": "soon", "scope": 7}, {"outcome": 7}]
+    damage += [{"by": b"x", "later": "kind"}, {"later": 1}]
     for number, values in enumerate(damage):
         entry = await journal.begin("retry", scope=ANN.digest, task_id=f"t-{number}")
         await journal.end(entry, f"outcome {number}")
@@ -203,9 +183,7 @@ async def test_a_wait_for_a_callback_is_ended_from_its_row() -> None:
     """With JSON alone, and once confirmed; the agent and the journal have who did it."""
     desk = Desk()
     await desk.begin()
-    task = desk.stand.task
-    path = f"/_console/task/{task.scope}/{task.task_id}"
-
+    path = f"/_console/task/{desk.stand.task.scope}/{desk.stand.task.task_id}"
     async with visited(desk.acts._inspector) as person:
 
         async def signal(**data: str) -> str:
@@ -222,10 +200,8 @@ async def test_a_wait_for_a_callback_is_ended_from_its_row() -> None:
         assert await signal(**named, value=" 1") == "Its wait for the callback asked is over."
         await desk.stand.work()
         text = (await person.get(path)).text
-        assert re.findall(r'name="name" value="(.*?)".*?name="key" value="(.*?)"', text) == [
-            ("paid", "a"),
-            ("paid", "b"),
-        ]
+        forms = re.findall(r'name="name" value="(.*?)".*?name="key" value="(.*?)"', text)
+        assert forms == [("paid", "a"), ("paid", "b")]
         assert re.search(r"<b>signal</b> .*callback asked.* by \S+ on \S+<br>Its wait for", text)
         again = await signal(**named, value="2")
         assert again.startswith("It does not wait for the callback asked, but for callback paid")

@@ -35,7 +35,6 @@ class Talk:
     person: httpx.Client
     console: Console
     context: str = field(default_factory=lambda: uuid.uuid4().hex)
-    path: str = ""
     shown: str = ""
     """The page as it was seen last."""
 
@@ -59,19 +58,15 @@ class Talk:
         found = re.findall(r'form="say" name="(\w+)" value="([^"]*)"', self.shown)
         return {"context": self.context, **dict(found)}
 
-    def say(self, text: str, **more: Any) -> None:
+    def say(self, text: str, verb: str = "", **more: Any) -> None:
         form = {**self.fields(), "text": text, **more}
-        self._post("", form)
-
-    def stop(self) -> None:
-        self._post("/stop", self.fields())
-
-    def _post(self, verb: str, form: dict[str, str]) -> None:
-        own = {"Origin": str(self.person.base_url).rstrip("/")}
-        answer = self.person.post(f"/_console/chat{verb}", data=form, headers=own)
+        answer = self.person.post(f"/_console/chat{verb}", data=form)
         assert answer.status_code == 303, answer.text
         self.path = answer.headers["location"]
         self.look()
+
+    def stop(self) -> None:
+        self.say("", "/stop")
 
     def unsent(self) -> str:
         """The text that comes back into the field; empty: none does."""
@@ -89,7 +84,8 @@ class Talk:
 @contextmanager
 def opened(dev: Dev) -> Iterator[Talk]:
     stack, console = dev
-    with httpx.Client(trust_env=False, base_url=stack.url, timeout=60) as person:
+    own = {"Origin": stack.url}
+    with httpx.Client(trust_env=False, base_url=stack.url, timeout=60, headers=own) as person:
         assert person.get(console.open_url()).status_code == 303
         yield Talk(person, console)
 
@@ -213,21 +209,11 @@ def test_the_address_names_the_owner_once_a_task_is_known(keyed: Dev) -> None:
 
 def test_the_name_of_a_file_is_kept(talk: Talk) -> None:
     """A browser writes a quote as %22; the page and a download have the name as it is."""
-    mark = "----mark"
-    name = "a%22b 100%25 \u00fc.txt"
-    fields = {**talk.fields(), "text": "return"}
-    body = "".join(
-        f'--{mark}\r\nContent-Disposition: form-data; name="{field}"\r\n\r\n{value}\r\n'
-        for field, value in fields.items()
-    )
-    body += (
-        f'--{mark}\r\nContent-Disposition: form-data; name="files"; filename="{name}"\r\n'
-        f"Content-Type: text/plain\r\n\r\nhi\r\n\r\n--{mark}--\r\n"
-    )
-    headers = {
-        "Origin": str(talk.person.base_url).rstrip("/"),
-        "Content-Type": f"multipart/form-data; boundary={mark}",
-    }
+    file = '"files"; filename="a%22b 100%25 \u00fc.txt"\r\nContent-Type: text/plain'
+    fields = [(f'"{name}"', value) for name, value in {**talk.fields(), "text": "return"}.items()]
+    part = "--mark\r\nContent-Disposition: form-data; name={}\r\n\r\n{}\r\n"
+    body = "".join(part.format(*field) for field in [*fields, (file, "hi\r\n")]) + "--mark--\r\n"
+    headers = {"Content-Type": "multipart/form-data; boundary=mark"}
     talk.person.post("/_console/chat", content=body.encode(), headers=headers)
     talk.until("a&#34;b 100%25 \u00fc.txt</a>", count=2)
     link = re.findall(r'<p class="file"><a href="([^"]*)"', talk.shown)[0]
