@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from a2a.types import SendMessageRequest, TaskState, TaskStatus
+from a2a.types import SendMessageRequest
 
 from a2a_serverless.settings import Settings
-from a2a_serverless.tasks.entries import Restarted, StatusChanged, TurnEnded, TurnOpened
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.tasks.entries import Restarted, TurnEnded, TurnOpened
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import ASLEEP, LOST, SHUTDOWN, AttemptEnd, Head
 from a2a_serverless.tasks.identity import Scope
@@ -26,12 +27,11 @@ from a2a_serverless_tools.operate.view import _wait_text as wait_text
 from a2a_serverless_tools.operate.view import why
 from a2a_serverless_tools.testing import AgentBench
 from a2a_serverless_tools.testing.clock import PacedClock
+from tests.support import commits
 from tests.support.clocks import ManualClock
 from tests.support.heads import with_fields
 from tests.support.memory import memory_storage
-from tests.support.messages import request
 from tests.support.present import present
-from tests.support.workers import Bench
 from tests.unit.operate.timelines import timeline_of
 from tests.unit.tasks.heads import claimed, opened
 from tests.unit.worker.test_steps import Handle, Stand
@@ -75,18 +75,16 @@ def failing_once(error: Exception) -> Handle:
     return handle
 
 
+PLACE = r"at tests/unit/operate/test_attempts.py, line \d+, in handle"
+
+
 def test_an_error_is_followed_by_the_wait_for_the_next_try() -> None:
     """With the place of the error, and the time before which the next attempt could not start."""
     shown = life(failing_once(TimeoutError()), retry_base_s=30)
     first, wait, last = told(shown)
-    assert re.fullmatch(
-        r"gave back: TimeoutError at tests/unit/operate/test_attempts.py, line \d+,"
-        r" in handle",
-        first,
-    )
-    assert re.fullmatch(
-        r"waited [\d.]+ m?s for the next try after TimeoutError, not before TIME", wait
-    )
+    assert re.fullmatch(f"gave back: TimeoutError {PLACE}", first)
+    next_try = r"waited [\d.]+ m?s for the next try after TimeoutError, not before TIME"
+    assert re.fullmatch(next_try, wait)
     assert last == "ended the turn"
     assert (shown.asked.caller, shown.asked.line) == ("ann", "Two days")
     assert why(shown) == ""
@@ -119,9 +117,9 @@ def test_a_sleep_is_a_wait_and_no_time_of_an_attempt() -> None:
     assert sum(one.took_ms or 0 for one in shown.turns[0].attempts) < 5_000
 
 
-async def shown_of(bench: Bench, task: Head) -> Timeline:
+async def shown_of(storage: DurableStorage, task: Head) -> Timeline:
     """A task as it is shown after what a test has done with it."""
-    inspector = Inspector(bench.storage, Settings(), place="here")
+    inspector = Inspector(storage, Settings(), place="here")
     (shown,) = await inspector.timelines(task.task_id, task.scope)
     return shown
 
@@ -137,7 +135,7 @@ async def test_a_turn_that_is_handed_over_waits_for_the_next_process() -> None:
     stand = Stand(handle, clock=PacedClock())
     await stand.send()
     await stand.work(deadline_s=150)
-    shown = await shown_of(stand.bench, stand.task)
+    shown = await shown_of(stand.bench.storage, stand.task)
     handed = "handed over to the next process"
     wait = "waited 0 ms for the process to which it was handed over"
     assert told(shown) == [*(handed, wait) * 3, "ended the turn"]
@@ -164,11 +162,8 @@ def test_a_service_that_is_away_is_waited_for() -> None:
     shown = life(failing_once(RetryLater(120, "the index is built")))
     first, wait, _ = told(shown)
     assert first.startswith("gave back: RetryLater: the index is built at tests/")
-    assert re.fullmatch(
-        r"waited 2 min \d+ s for the next try after RetryLater: the index is built,"
-        r" not before TIME",
-        wait,
-    )
+    next_try = "for the next try after RetryLater: the index is built, not before TIME"
+    assert re.fullmatch(rf"waited 2 min \d+ s {next_try}", wait)
     assert sum(one.took_ms or 0 for one in shown.turns[0].attempts) < 5_000
 
 
@@ -180,11 +175,9 @@ def test_a_failed_task_says_why_and_where() -> None:
 
     for keeps, text in ((False, ""), (True, ": customer 4711")):
         shown = life(handle, max_attempts=2, keep_error_texts=keeps)
-        assert re.fullmatch(
-            r"attempt 2 ended with LookupError at tests/unit/operate/test_attempts.py, line \d+,"
-            rf" in handle{text} \(correlation id {shown.head.failure.correlation_id}\)",
-            why(shown),
-        )
+        correlation = rf"\(correlation id {shown.head.failure.correlation_id}\)"
+        ended = f"attempt 2 ended with LookupError {PLACE}{text} {correlation}"
+        assert re.fullmatch(ended, why(shown))
         assert ("customer 4711" in repr(shown)) is keeps
 
 
@@ -192,31 +185,27 @@ async def test_a_turn_stood_in_line_and_then_ran_alone() -> None:
     """First for a share of the workers, then, after its worker died, in the quarantine queue."""
     clock = ManualClock(1_795_313_640_000)
     storage = memory_storage(clock=clock)
-    inspector = Inspector(storage, Settings(), place="here")
-    head = (await storage.open_task("c", request())).head
+    head = await commits.opened(storage)
     clock.advance(2)
     assert await storage.park(head, "share")
-    (shown,) = await inspector.timelines(head.task_id, head.scope)
+    shown = await shown_of(storage, head)
     assert why(shown) == "in line for a place of the workers: no turns of this caller before it"
     clock.advance(3)
-    left = present(await storage.head(head.task_id))
-    requeued = present(await storage.requeue(left))
-    first = await storage.commit(requeued, Commit(token="a", claims=True, worker="vm 1"))
-    (shown,) = await inspector.timelines(head.task_id, head.scope)
+    requeued = present(await storage.requeue(await commits.newest(storage, head)))
+    first = await storage.commit(requeued, commits.claim("a", worker="vm 1"))
     in_line = "in line for a place of the workers or its conversation, and for a worker"
-    assert waits(shown) == [f"waited 5.0 s {in_line}"]
+    assert waits(await shown_of(storage, head)) == [f"waited 5.0 s {in_line}"]
     clock.advance(60)
-    second = await storage.commit(first, Commit(token="b", claims=True, worker="vm 2"))
+    second = await storage.commit(first, commits.claim("b", worker="vm 2"))
     assert second.turn.alone
-    (shown,) = await inspector.timelines(head.task_id, head.scope)
+    shown = await shown_of(storage, head)
     assert [one.outcome for one in shown.turns[0].attempts] == ["lost", "running"]
     assert waits(shown)[1].startswith("waited at most 1 min 0 s for its message to come again")
     assert why(shown) == "attempt 2 has it, 0 ms so far"
 
 
 OPENING = TurnOpened(SendMessageRequest())
-CANCELED = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_CANCELED))
-FAILED = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_FAILED))
+CANCELED, FAILED = commits.status(commits.CANCELED), commits.status(commits.FAILED)
 END = AttemptEnd(token="A", reason="ValueError", correlation_id="c", at=2_000, until=12_000)
 
 
@@ -239,9 +228,8 @@ def released(end: AttemptEnd) -> Head:
 
 def waits(shown: Timeline) -> list[str]:
     (turn,) = shown.turns
-    return [wait_text(one.wait, shown.looked_at) for one in turn.attempts] + (
-        [wait_text(turn.wait, shown.looked_at)] if turn.wait else []
-    )
+    found = [*(one.wait for one in turn.attempts), *([turn.wait] if turn.wait else [])]
+    return [wait_text(wait, shown.looked_at) for wait in found]
 
 
 def test_an_open_wait_grows_until_now() -> None:
@@ -262,10 +250,9 @@ def test_a_cancel_while_a_turn_waits_changes_no_attempt() -> None:
     head = advance(released(END), canceled, now_ms=7_000, timing=Timing()).head
     end = Record(version=3, entries=(CANCELED, TurnEnded()), at=7_000)
     (turn,) = of(opening(), claim(2, "A", 1_000), end, head=head).turns
-    (attempt,) = turn.attempts
+    (attempt,), wait = turn.attempts, present(turn.wait)
     assert (attempt.outcome, attempt.over_at, attempt.took_ms) == ("gave back", 2_000, 1_000)
-    assert turn.wait is not None
-    assert (turn.wait.is_open, turn.wait.took_ms(0), turn.paused_ms) == (False, 5_000, 5_000)
+    assert (wait.is_open, wait.took_ms(0), turn.paused_ms) == (False, 5_000, 5_000)
 
 
 def test_a_failure_by_another_writer_is_no_time_of_the_attempt() -> None:
@@ -274,25 +261,22 @@ def test_a_failure_by_another_writer_is_no_time_of_the_attempt() -> None:
     (turn,) = of(opening(), claim(2, "A", 1_000), end).turns
     (attempt,) = turn.attempts
     assert (attempt.outcome, attempt.took_ms) == ("failed", 1_000)
-    assert turn.wait is not None
-    assert turn.wait.took_ms(0) == 88_000
+    assert present(turn.wait).took_ms(0) == 88_000
 
 
 DAMAGED = "waited at most 4.0 s, as the record of the attempt before is damaged"
 SILENT = "its message to come again, as its attempt said nothing after its last commit"
 
 
+STOPPED = "waited 3.0 s for another worker, as its own was told to stop"
+SLEPT = "slept 3.0 s, until 1970-01-01T00:00:04.000Z, of which 1.0 s for a worker"
+
+
 @pytest.mark.parametrize(
     ("end", "text"),
     [
-        (
-            {"reason": SHUTDOWN, "at": 2_000},
-            "waited 3.0 s for another worker, as its own was told to stop",
-        ),
-        (
-            {"reason": ASLEEP, "at": 2_000, "until": 4_000},
-            "slept 3.0 s, until 1970-01-01T00:00:04.000Z, of which 1.0 s for a worker",
-        ),
+        ({"reason": SHUTDOWN, "at": 2_000}, STOPPED),
+        ({"reason": ASLEEP, "at": 2_000, "until": 4_000}, SLEPT),
         ({"reason": LOST}, f"waited at most 4.0 s for {SILENT}"),
         ({"reason": "ValueError"}, DAMAGED),
         ({"reason": "ValueError", "token": "another"}, DAMAGED),
@@ -324,13 +308,10 @@ def test_a_first_attempt_waited_in_line_or_behind_a_turn() -> None:
     assert waits(of(opening(), claim(2, "A", 4_000), head=requeued)) == [f"waited 4.0 s {text}"]
     ended = Record(version=4, entries=(TurnEnded(),), token="A", at=5_000)
     second = Record(version=3, entries=(OPENING,), at=2_000)
-    behind = turns_of(
-        with_fields(opened(), number=3), (opening(), claim(2, "A", 1_000), second, ended)
-    )[1].wait
-    assert behind is not None
-    assert wait_text(behind, 9_000) == (
-        "waits 7.0 s so far for the end of the turn before it, of which 4.0 s for a worker"
-    )
+    records = (opening(), claim(2, "A", 1_000), second, ended)
+    _, behind = turns_of(with_fields(opened(), number=3), records)
+    text = "waits 7.0 s so far for the end of the turn before it, of which 4.0 s for a worker"
+    assert wait_text(present(behind.wait), 9_000) == text
 
 
 def test_clocks_that_differ_give_no_negative_time() -> None:
@@ -363,13 +344,8 @@ def test_times_that_are_lost_leave_the_rest() -> None:
 
 
 def line(at: int, work: object, action: str = "said", **fields: Any) -> LogLine:
-    return LogLine(
-        at=at,
-        level="INFO",
-        action=action,
-        message=f"{work} at {at}",
-        fields={"correlation_id": work, **fields},
-    )
+    own = {"correlation_id": work, **fields}
+    return LogLine(at=at, level="INFO", action=action, message=f"{work} at {at}", fields=own)
 
 
 def times_of(records: list[Record], lines: list[LogLine]) -> dict[int, list[int]]:
@@ -381,12 +357,9 @@ def times_of(records: list[Record], lines: list[LogLine]) -> dict[int, list[int]
 def test_lines_stand_with_their_attempt() -> None:
     """By the id that a failed one has stored; else by the last delivery before the claim."""
     failed = AttemptEnd(token="A", reason="ValueError", correlation_id="first", at=9_000)
-    records = [
-        opening(),
-        claim(2, "A", 5_000),
-        claim(3, "B", 20_000, failed),
-        claim(4, "C", 60_000, AttemptEnd(token="B", reason=LOST)),
-    ]
+    lost = AttemptEnd(token="B", reason=LOST)
+    records = [opening(), claim(2, "A", 5_000), claim(3, "B", 20_000, failed)]
+    records.append(claim(4, "C", 60_000, lost))
     lines = [
         line(4_990, "first", "attempt", turn=1, attempt=1),
         line(9_010, "first", "retry", turn=1),
@@ -398,12 +371,8 @@ def test_lines_stand_with_their_attempt() -> None:
         line(62_000, "the sweeper", turn=1),
         line(63_000, ["damaged"], turn={}),
     ]
-    assert times_of(records, lines) == {
-        2: [4_990, 9_010],
-        3: [19_900, 21_000],
-        4: [59_000, 61_000],
-        0: [12_000, 62_000, 63_000],
-    }
+    of_attempts = {2: [4_990, 9_010], 3: [19_900, 21_000], 4: [59_000, 61_000]}
+    assert times_of(records, lines) == of_attempts | {0: [12_000, 62_000, 63_000]}
 
 
 def test_a_delivery_that_went_on_with_the_next_turn_has_two_attempts() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -25,21 +26,15 @@ NAMED = Workers(memory_mb=2048, timeout_s=120)
 
 def log(*, worker: str, last_s: int = 10, next_s: int = 70) -> list[Record]:
     """A turn whose first attempt is lost after its last sign; the second one ends it in 4 s."""
-    end = AttemptEnd(token="a", reason=LOST)
+    at, end = next_s * 1000, AttemptEnd(token="a", reason=LOST)
+    on: dict[str, Any] = {"worker": worker}
     opening = TurnOpened(request(), Caller("ann"))
     return [
         Record(version=1, entries=(opening,), at=0),
-        Record(version=2, entries=(), token="a", worker=worker, at=1_000),
+        Record(version=2, entries=(), token="a", at=1_000, **on),
         Record(version=3, entries=(), token="a", at=last_s * 1000),
-        Record(
-            version=4,
-            entries=(Restarted(1),),
-            token="b",
-            worker=worker,
-            at=next_s * 1000,
-            ended=end,
-        ),
-        Record(version=5, entries=(TurnEnded(),), token="b", at=next_s * 1000 + 4_000),
+        Record(version=4, entries=(Restarted(1),), token="b", at=at, ended=end, **on),
+        Record(version=5, entries=(TurnEnded(),), token="b", at=at + 4_000),
     ]
 
 
@@ -65,11 +60,9 @@ def test_a_lost_attempt_has_bounds() -> None:
     assert [least, most] == pytest.approx([13 * second, 73 * second])
     assert of.most - of.least == pytest.approx(60 * second)
     assert dollars(of.least, of.most) == f"${of.least:.7f} to ${of.most:.7f}"
-    (told,) = [one for one in of.lines if "Time" in one.what]
-    assert told.counted_from == (
-        "starts and ends of its attempts; of one whose end is unknown from the last sign up to"
-        " the next attempt or 120 s"
-    )
+    (told,) = [one.counted_from for one in of.lines if "Time" in one.what]
+    unknown = "of one whose end is unknown from the last sign up to the next attempt or 120 s"
+    assert told == f"starts and ends of its attempts; {unknown}"
     late = line(cost(log(worker=FUNCTION, next_s=7_200)), "Time of the worker")
     assert late[0] == "13.0 to 124.0 s of 2,048 MB"
     shared = line(cost(log(worker=FUNCTION), replace(NAMED, turns=4)), "Time of the worker")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from a2a_serverless.errors import (
-    InvalidArgumentError,
-    TaskNotFoundError,
-    UnsupportedOperationError,
-)
+from a2a_serverless import errors
 from a2a_serverless.tasks.waits import MAX_SIGNAL_BYTES
 from a2a_serverless.worker import Posted, TaskContext
 from a2a_serverless_tools.operate.acts import Acts
@@ -16,6 +14,8 @@ from a2a_serverless_tools.operate.inspector import Inspector
 from a2a_serverless_tools.operate.journal import newest
 from tests.support.workers import S
 from tests.unit.worker.test_steps import Handle, Stand
+
+REFUSED = errors.UnsupportedOperationError
 
 
 class Desk:
@@ -25,10 +25,8 @@ class Desk:
         self.posted: list[Posted] = []
         self.stand = Stand(handle or self._handle, public_url="https://agent.example")
         bench = self.stand.bench
-        inspector = Inspector(
-            bench.storage, bench.settings, place="the table", backends=bench.backends
-        )
-        self.acts = Acts(inspector, by="pat")
+        place: Any = {"place": "the table", "backends": bench.backends}
+        self.acts = Acts(Inspector(bench.storage, bench.settings, **place), by="pat")
 
     async def _handle(self, ctx: TaskContext) -> None:
         await (await ctx.callback("asked")).wait(timeout_s=600)
@@ -46,10 +44,8 @@ class Desk:
         return await self.acts.signal(task.task_id, task.scope, name, body, key=key, is_dry=is_dry)
 
     async def journal(self) -> list[tuple[str, str, str]]:
-        return [
-            (each.by, each.which, each.outcome)
-            for each in await newest(self.stand.bench.storage, limit=10)
-        ]
+        entries = await newest(self.stand.bench.storage, limit=10)
+        return [(each.by, each.which, each.outcome) for each in entries]
 
 
 async def test_an_operator_ends_the_waits_of_callbacks() -> None:
@@ -63,23 +59,19 @@ async def test_an_operator_ends_the_waits_of_callbacks() -> None:
     head = await desk.stand.work()
     assert head.state == S.TASK_STATE_COMPLETED
     assert [(each.data, each.by) for each in desk.posted] == [([], "pat"), ({"amount": 7}, "pat")]
-    over = "Its wait for the callback {} is over."
-    assert sorted(await desk.journal()) == [
-        ("pat", f"callback {which}", over.format(which))
-        for which in ("asked", "paid [a]", "paid [b]")
-    ]
+    names = [f"callback {which}" for which in ("asked", "paid [a]", "paid [b]")]
+    over = [("pat", name, f"Its wait for the {name} is over.") for name in names]
+    assert sorted(await desk.journal()) == over
 
 
 async def test_a_wait_that_is_not_open_is_refused() -> None:
     """The sentence says which waits are open; nothing is changed, and nothing is noted."""
     desk = Desk()
     await desk.begin()
-    with pytest.raises(
-        UnsupportedOperationError,
-        match=r"^It does not wait for the callback paid \[a\], but for callback asked until \S+\.$",
-    ):
+    open_waits = r"^It does not wait for the callback paid \[a\], but for callback asked until \S+$"
+    with pytest.raises(REFUSED, match=open_waits):
         await desk.signal("paid", b"1", key="a")
-    with pytest.raises(InvalidArgumentError, match=r"longer than 262,144 bytes"):
+    with pytest.raises(errors.InvalidArgumentError, match=r"longer than 262,144 bytes"):
         await desk.signal("asked", b"1" * (MAX_SIGNAL_BYTES + 1))
     before = await desk.stand.head()
     assert await desk.signal("asked", b"1", is_dry=True) == "It can be done."
@@ -95,14 +87,14 @@ async def test_what_waits_for_no_callback_is_refused() -> None:
 
     desk = Desk(sleeps)
     await desk.begin()
-    with pytest.raises(UnsupportedOperationError, match=r"^It waits for no callback\.$"):
+    with pytest.raises(REFUSED, match=r"^It waits for no callback\.$"):
         await desk.signal("asked", b"1")
     await desk.stand.pass_time(601)
     head = await desk.stand.work()
     assert head.is_terminal
-    with pytest.raises(UnsupportedOperationError, match=r"^It waits for no callback\.$"):
+    with pytest.raises(REFUSED, match=r"^It waits for no callback\.$"):
         await desk.signal("asked", b"1")
-    with pytest.raises(TaskNotFoundError):
+    with pytest.raises(errors.TaskNotFoundError):
         await desk.acts.signal("other", head.scope, "asked", b"1")
 
 
@@ -119,7 +111,7 @@ async def test_of_two_answers_at_once_the_first_counts(monkeypatch: pytest.Monke
         return entry
 
     monkeypatch.setattr(await desk.acts.journal(), "begin", beaten)
-    with pytest.raises(UnsupportedOperationError, match="has ended meanwhile"):
+    with pytest.raises(REFUSED, match="has ended meanwhile"):
         await desk.signal("asked", b"2")
     outcomes = sorted(outcome[:9] for _, _, outcome in await desk.journal())
     assert outcomes == ["Its wait ", "not done:"]

@@ -6,31 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from a2a.types import (
-    Artifact,
-    Message,
-    Part,
-    SendMessageRequest,
-    TaskPushNotificationConfig,
-    TaskState,
-    TaskStatus,
-)
+from a2a.types import Artifact, Message, Part, SendMessageRequest, TaskPushNotificationConfig
 
+from a2a_serverless.tasks import entries as log
 from a2a_serverless.tasks.blobs import Blob, BlobOwner
-from a2a_serverless.tasks.entries import (
-    ArtifactWritten,
-    Caller,
-    Entry,
-    MessageAppended,
-    Recorded,
-    Replied,
-    Restarted,
-    StatusChanged,
-    StepId,
-    TurnEnded,
-    TurnOpened,
-    Unknown,
-)
+from a2a_serverless.tasks.entries import ArtifactWritten, Entry, Recorded, Restarted, TurnEnded
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import LOST, AttemptEnd, Head
 from a2a_serverless.tasks.push import Push
@@ -43,19 +23,21 @@ from a2a_serverless_tools.operate.view import _outcome as outcome
 from a2a_serverless_tools.operate.view import _starts as starts
 from a2a_serverless_tools.operate.view import _webhook, tree
 from a2a_serverless_tools.operate.view import _what_holds as what_holds
+from tests.support.commits import AUTH_REQUIRED, CANCELED, COMPLETED, FAILED, WORKING, status
 from tests.support.heads import with_fields
+from tests.support.messages import request
 from tests.unit.operate.timelines import timeline_of
 from tests.unit.tasks.heads import claimed, opened
 
 CHUNK = ArtifactWritten(Artifact(artifact_id="a"), append=True)
-REPLY = Replied(Message(message_id="r"))
-OPENING = TurnOpened(SendMessageRequest())
-S = TaskState
+REPLY = log.Replied(Message(message_id="r"))
+OPENING = log.TurnOpened(SendMessageRequest())
 HOOK = TaskPushNotificationConfig(id="c", task_id="t", url="https://example.com/")
+PUSH = Push(scope="s", incarnation="i", config=HOOK, version=1)
 
 
-def told(state: TaskState) -> StatusChanged:
-    return StatusChanged(TaskStatus(state=state))
+def recorded(name: str, key: str = "", number: int = 1) -> Recorded:
+    return Recorded(log.StepId(name, key, number), "json", b"1")
 
 
 def record(version: int, *entries: Entry, token: str | None = None, **more: object) -> Record:
@@ -71,9 +53,9 @@ def test_each_restart_discards_what_still_stands() -> None:
     """Attempts' changes since the turn began, once; messages of others stay."""
     shown = of(
         record(1, CHUNK, token="before"),
-        record(2, MessageAppended(Message())),
+        record(2, log.MessageAppended(Message())),
         record(3, CHUNK, token="A"),
-        record(4, MessageAppended(Message())),
+        record(4, log.MessageAppended(Message())),
         record(5, Restarted(2), CHUNK, token="B"),
         record(6, TurnEnded(), token="B"),
         record(7, REPLY, token="B"),
@@ -115,15 +97,11 @@ def test_parts_that_are_elsewhere_are_counted() -> None:
     blob = Blob.of(b"x", BlobOwner("s" * 32, "t", "i" * 12))
     elsewhere = Part(url=blob.reference)
     message = Message(parts=[elsewhere, Part(text="here")])
-    working = TaskStatus(state=TaskState.TASK_STATE_WORKING, message=message)
+    working = status(WORKING, "x")
+    working.status.message.CopyFrom(message)
     chunk = Artifact(artifact_id="a", parts=[elsewhere] * 2)
-    entries: list[Entry] = [
-        ArtifactWritten(chunk, append=True),
-        Replied(message),
-        StatusChanged(working),
-        MessageAppended(message),
-        Recorded(StepId("s", "", 1), "json", b"1").offloaded(blob.place),
-    ]
+    entries: list[Entry] = [ArtifactWritten(chunk, append=True), log.Replied(message), working]
+    entries += [log.MessageAppended(message), recorded("s").offloaded(blob.place)]
     (commit,) = of(record(1, *entries)).commits
     assert [change.references for change in commit.changes] == [2, 1, 1, 1, 1]
     names = [change.name for change in commit.changes]
@@ -134,7 +112,7 @@ def test_parts_that_are_elsewhere_are_counted() -> None:
 @pytest.mark.parametrize(("kind", "shown"), [(b"Z", "Z"), (b"\xff", "0xff"), (b"\x1b", "\x1b")])
 def test_an_unknown_entry_keeps_its_kind(kind: bytes, shown: str) -> None:
     """It is never dropped; a critical one is named among what cannot be read."""
-    plain, critical = Unknown(kind, 0, b"xy"), Unknown(kind, 0x80, b"")
+    plain, critical = log.Unknown(kind, 0, b"xy"), log.Unknown(kind, 0x80, b"")
     made = of(record(1, plain), record(2, critical))
     changes = [commit.changes[0] for commit in made.commits]
     assert [(c.name, c.subject, c.size, c.is_critical) for c in changes] == [
@@ -146,9 +124,8 @@ def test_an_unknown_entry_keeps_its_kind(kind: bytes, shown: str) -> None:
 
 def test_turns_and_their_attempts() -> None:
     """A turn has the attempts from its first claim to its end; a later message waits behind it."""
-    opening = TurnOpened(SendMessageRequest(), Caller("ann"))
-    completed = told(S.TASK_STATE_COMPLETED)
-    auth = told(S.TASK_STATE_AUTH_REQUIRED)
+    opening = log.TurnOpened(SendMessageRequest(), log.Caller("ann"))
+    completed, auth = status(COMPLETED), status(AUTH_REQUIRED)
     lost = AttemptEnd(token="A", reason=LOST)
     shown = of(
         record(1, opening, at=0),
@@ -172,7 +149,7 @@ def test_turns_and_their_attempts() -> None:
 
 def test_an_attempt_that_the_task_ended_without() -> None:
     """A cancel by the API cuts it short; a failure by another writer tells how it ended."""
-    canceled, failed = told(S.TASK_STATE_CANCELED), told(S.TASK_STATE_FAILED)
+    canceled, failed = status(CANCELED), status(FAILED)
     claim = record(2, token="A")
     (cut,) = of(record(1, OPENING), claim, record(3, canceled, TurnEnded())).turns
     assert (cut.attempts[0].outcome, cut.ended) == ("cut short", 3)
@@ -186,24 +163,20 @@ def test_an_attempt_that_the_task_ended_without() -> None:
 
 def test_a_turn_with_records_tells_how_it_went_on() -> None:
     """What each attempt has recorded, how it has left, and after which record the next goes on."""
-
-    def made(name: str, key: str = "", number: int = 1) -> Recorded:
-        return Recorded(StepId(name, key, number), "json", b"1")
-
     asleep = AttemptEnd(token="A", reason="asleep", at=300, until=60_300)
     lost = AttemptEnd(token="B", reason=LOST)
     handed = AttemptEnd(token="C", reason="handover", at=63_000)
-    working = told(S.TASK_STATE_WORKING)
+    working = status(WORKING)
     records = (
         record(1, OPENING, at=0),
         record(2, working, token="A", at=100, worker="host 1"),
-        record(3, *(made("plan", number=n + 1) for n in range(6)), token="A", at=200),
-        record(4, made("ctx.sleep"), token="A", at=300),
+        record(3, *(recorded("plan", number=n + 1) for n in range(6)), token="A", at=200),
+        record(4, recorded("ctx.sleep"), token="A", at=300),
         record(5, token="B", at=61_300, worker="host 2", ended=asleep),
-        record(6, made("ask", "Oslo"), token="B", at=61_400),
+        record(6, recorded("ask", "Oslo"), token="B", at=61_400),
         record(7, CHUNK, token="B", at=61_500),
         record(8, Restarted(6), working, token="C", at=62_500, ended=lost),
-        record(9, made("write"), token="C", at=63_000),
+        record(9, recorded("write"), token="C", at=63_000),
         record(10, token="D", at=64_000, ended=handed),
     )
     head = with_fields(claimed(token="D"), checkpoint=10, sends=2, requeued=2)
@@ -214,58 +187,40 @@ def test_a_turn_with_records_tells_how_it_went_on() -> None:
         "attempt 3, went on after record 8 (ask [Oslo]), 500 ms: handed over to the next process",
         "attempt 4, went on after record 9 (write), 0 ms so far: has the claim",
     ]
-    assert starts(shown) == (
-        "1 (open), attempts 1 since its last record, 9 records in all, requeued 2 times"
-    )
+    told = "1 (open), attempts 1 since its last record, 9 records in all, requeued 2 times"
+    assert starts(shown) == told
     assert changed(shown.commits[5].changes[0]).startswith("record of ask [Oslo], ")
-    (turn,) = shown.turns
-    assert [outcome(one) for one in turn.attempts][::2] == [
-        "asleep until 1970-01-01T00:01:00.300Z",
-        "handed over to the next process",
-    ]
+    slept, _, went, _ = (outcome(one) for one in shown.turns[0].attempts)
+    assert slept == "asleep until 1970-01-01T00:01:00.300Z"
+    assert went == "handed over to the next process"
     woken = with_fields(claimed(token="A"), released=asleep, sends=1, requeued=1)
-    assert what_holds(timeline_of(woken, records[:4])) == (
-        "no worker; woken from its sleep, and waits for one"
-    )
+    held = what_holds(timeline_of(woken, records[:4]))
+    assert held == "no worker; woken from its sleep, and waits for one"
 
 
 def test_a_turn_that_starts_over_has_no_records() -> None:
     """What its attempts have recorded before is told, and counts no more."""
     over = record(4, Restarted(1), token="B", at=9, ended=AttemptEnd(token="A", reason="X", at=8))
-    made = Recorded(StepId("plan", "", 1), "json", b"1")
-    opening = record(1, OPENING, at=0)
-    shown = of(opening, record(2, token="A", at=1), record(3, made, token="A", at=2), over)
+    opening, planned = record(1, OPENING, at=0), record(3, recorded("plan"), token="A", at=2)
+    shown = of(opening, record(2, token="A", at=1), planned, over)
     assert (shown.turns[0].records, shown.commits[-1].changes[0].discards) == ({}, (3,))
     assert [(step.id.name, step.is_discarded) for step in shown.steps] == [("plan", True)]
 
 
 def test_the_first_step_of_a_turn_took_no_longer_than_since_its_message() -> None:
     """The first attempt claims with its first commit, which may be the one that has the step."""
-    made = Recorded(StepId("plan", "", 1), "json", b"1")
-    more = Recorded(StepId("book", "", 1), "json", b"1")
-    opening = record(1, OPENING, at=100)
-    shown = of(opening, record(2, made, token="A", at=900), record(3, more, token="A", at=950))
+    opening, book = record(1, OPENING, at=100), record(3, recorded("book"), token="A", at=950)
+    shown = of(opening, record(2, recorded("plan"), token="A", at=900), book)
     assert [step.took_ms for step in shown.steps] == [800, 50]
 
 
 def test_write_units_are_those_that_were_counted() -> None:
     """An echo task costs 9 and 7, a chunk 4, as the page `cost-drivers` has counted them."""
-    made = open_task(
-        NewTask(
-            scope="s",
-            task_id="t",
-            context_id="c",
-            incarnation="i",
-            request=SendMessageRequest(message=Message(message_id="m", parts=[Part(text="hi")])),
-        ),
-        now_ms=0,
-        timing=Timing(),
-    )
-    working = told(S.TASK_STATE_WORKING)
-    completed = told(S.TASK_STATE_COMPLETED)
+    ids: Any = {"scope": "s", "task_id": "t", "context_id": "c", "incarnation": "i"}
+    new = NewTask(request=request("hi", message_id="m"), **ids)
     shown = of(
-        Record.of(made),
-        record(2, working, CHUNK, completed, TurnEnded(), token="A"),
+        Record.of(open_task(new, now_ms=0, timing=Timing())),
+        record(2, status(WORKING), CHUNK, status(COMPLETED), TurnEnded(), token="A"),
         record(3, CHUNK, token="A"),
         record(4, ArtifactWritten(Artifact(parts=[Part(text="x" * 340_000)])), token="A"),
     )
@@ -277,11 +232,8 @@ def test_a_webhook_shows_no_secret() -> None:
     """Its receiver is scheme and host; how far it is, is the cursor and what is behind it."""
     url = "https://user:secret@example.com:8443/hook/token?key=secret"
     config = TaskPushNotificationConfig(id="c", task_id="t", url=url, token="secret")
-    push = Push(
-        scope="s", incarnation="i", config=config, version=1, failures=2, failing_since=5_000
-    )
-    working = told(S.TASK_STATE_WORKING)
-    records = [record(1, working), record(2, working), record(3, working)]
+    push = replace(PUSH, config=config, failures=2, failing_since=5_000)
+    records = [record(number, status(WORKING)) for number in (1, 2, 3)]
     (ends,) = timeline_of(opened(), records, pushes=[push]).webhooks
     (shown,) = timeline_of(opened(), records, pushes=[push], push_events="statuses").webhooks
     assert (ends.owed, shown.owed, shown.receiver) == (0, 2, "https://example.com:8443")
@@ -293,10 +245,8 @@ def test_a_webhook_shows_no_secret() -> None:
 
 def test_a_webhook_has_its_last_answer_and_its_next_try() -> None:
     """As its item has them; a next try stands only while its receiver fails."""
-    push = Push(scope="s", incarnation="i", config=HOOK, version=1)
-    failed = replace(push, failures=1, failing_since=5_000).answered(
-        "status 503", 6_000, next_at=9_000
-    )
+    failing = replace(PUSH, failures=1, failing_since=5_000)
+    failed = failing.answered("status 503", 6_000, next_at=9_000)
     (shown,) = timeline_of(opened(), [], pushes=[failed]).webhooks
     assert _webhook(shown, 10_000).endswith(
         ", last answer status 503 at 1970-01-01T00:00:06.000Z (4 s ago),"
@@ -304,9 +254,8 @@ def test_a_webhook_has_its_last_answer_and_its_next_try() -> None:
     )
     held = failed.answered("the receiver fails: ConnectError", 7_000, next_at=9_000)
     (shown,) = timeline_of(opened(), [], pushes=[held]).webhooks
-    assert ", not called (the receiver fails: ConnectError) at 1970-01-01T00:00:07" in _webhook(
-        shown, 10_000
-    )
+    told = ", not called (the receiver fails: ConnectError) at 1970-01-01T00:00:07"
+    assert told in _webhook(shown, 10_000)
     later = replace(failed, failures=0, failing_since=None)  # by a release that keeps no answer
     (shown,) = timeline_of(opened(), [], pushes=[later]).webhooks
     assert (shown.answer, shown.next_at) == ("status 503", None)
@@ -314,7 +263,7 @@ def test_a_webhook_has_its_last_answer_and_its_next_try() -> None:
 
 def test_the_logs_tell_of_each_delivery() -> None:
     """In their order, below their webhook; what is damaged, or of another line, is no delivery."""
-    push = Push(scope="s", incarnation="i", config=HOOK, version=2)
+    push = replace(PUSH, version=2)
     line: dict[str, Any] = {"config_id": "c", "version": 2, "reason": "status 503"}
     lines: list[tuple[int, dict[str, Any]]] = [
         (30, line | {"action": "push_delivered", "attempt": 2, "reason": "status 200"}),
@@ -325,9 +274,8 @@ def test_the_logs_tell_of_each_delivery() -> None:
         (70, {"action": "push_failed", "config_id": 7}),
         (80, {"action": ["push_failed"]}),
     ]
-    logged = [
-        LogLine(at=at, level="INFO", action="", message="", fields=fields) for at, fields in lines
-    ]
+    none: dict[str, Any] = dict.fromkeys(("level", "action", "message"), "")
+    logged = [LogLine(at=at, fields=fields, **none) for at, fields in lines]
     shown = with_logs(timeline_of(opened(), [], pushes=[push]), logged)
     assert [[(one.at, delivery(one)) for one in hook.deliveries] for hook in shown.webhooks] == [
         [
@@ -337,6 +285,5 @@ def test_the_logs_tell_of_each_delivery() -> None:
         ],
         [(50, "given up, no reason given")],
     ]
-    assert (
-        _webhook(shown.webhooks[1], 0) == "a deleted webhook (id gone): the logs alone tell of it"
-    )
+    gone = _webhook(shown.webhooks[1], 0)
+    assert gone == "a deleted webhook (id gone): the logs alone tell of it"
