@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
-from a2a.types import AgentCard, TaskPushNotificationConfig, TaskState, TaskStatus
+from a2a.types import AgentCard, TaskPushNotificationConfig
 
 from a2a_serverless.errors import UnsupportedOperationError
 from a2a_serverless.queues.table import TableQueue
@@ -37,15 +37,13 @@ from a2a_serverless_tools.operate.logs import Logs
 from a2a_serverless_tools.operate.timeline import InLine
 from a2a_serverless_tools.operate.view import _what_holds as what_holds
 from tests.support.clocks import ManualClock
-from tests.support.messages import agent_message, request
+from tests.support.commits import COMPLETED, FAILED, WORKING, claim, status, to
+from tests.support.messages import request
+from tests.support.present import present
 from tests.support.queues import take
 from tests.unit.console.conftest import ANN, OWN, Person, linked, live_of, visited, walked
 
 PATH = f"/_console/task/{ANN.digest}/t"
-
-
-def inspector_of(storage: DurableStorage, *, logs: Logs | None = None) -> Inspector:
-    return Inspector(storage, Settings(), place="memory", logs=logs)
 
 
 # -- webhooks ----------------------------------------------------------------------------------
@@ -68,15 +66,14 @@ async def test_an_ended_task_is_not_asked_about_for_ever(
 
     hook = TaskPushNotificationConfig(task_id="t", id="crm", url="https://crm.example/")
     push = await storage.webhooks.put(hook)
-    told = await storage.webhooks.move(push, push.settled((1, LAST), "status 200", 1, is_told=True))
-    assert told is not None
+    settled = push.settled((1, LAST), "status 200", 1, is_told=True)
+    told = present(await storage.webhooks.move(push, settled))
     assert await every() == ["700ms"]
-    await Storage(storage).update_task("t", TaskState.TASK_STATE_COMPLETED)
+    await Storage(storage).update_task("t", COMPLETED)
     assert await every() == []
     now = clock.now_ms()
     fails = replace(told, failures=3, failing_since=now, answered_at=now, next_at=now + 600_000)
-    failing = await storage.webhooks.move(told, fails)
-    assert failing is not None
+    failing = present(await storage.webhooks.move(told, fails))
     assert await every() == ["30s"]
     clock.advance(590)
     assert await every() == ["700ms"]
@@ -98,16 +95,15 @@ async def test_progress_is_one_bar(storage: DurableStorage, person: Person) -> N
     """A turn's last progress is a bar in conversation and facts; the end takes it out."""
     head = (await storage.open_task("c", request(), task_id="t")).head
     for done in (1, 3):
-        message = agent_message(f"<b>page {done}</b>")
-        status = TaskStatus(state=TaskState.TASK_STATE_WORKING, message=message)
-        entry = StatusChanged(status, Progress.of(done, 10).metadata(), archive=True)
+        working = status(WORKING, f"<b>page {done}</b>").status
+        entry = StatusChanged(working, Progress.of(done, 10).metadata(), archive=True)
         head = await storage.commit(head, Commit(entries=(entry,)))
     shown = (await person.get(PATH)).text
     bar = '<progress value="3" max="10">30 %</progress> <span class="dim">3 of 10</span>'
     assert shown.count(bar) == shown.count("<progress") == 2
     assert "&lt;b&gt;page 3&lt;/b&gt;" in shown
     assert "page 1" not in shown
-    await Storage(storage).update_task("t", TaskState.TASK_STATE_COMPLETED)
+    await Storage(storage).update_task("t", COMPLETED)
     assert (await person.get(PATH)).text.count("<progress") == 1
 
 
@@ -161,7 +157,7 @@ async def test_failures_of_all_are_found_by_their_change(
     storage: DurableStorage, person: Person, clock: ManualClock
 ) -> None:
     """The newest failure comes first, whenever its task was created, among however many tasks."""
-    fail = partial(Storage(storage).update_task, state=TaskState.TASK_STATE_FAILED)
+    fail = partial(Storage(storage).update_task, state=FAILED)
     for task_id in ("before", "old"):
         await storage.open_task("c", request(), task_id=task_id)
     await fail("before")
@@ -196,13 +192,13 @@ async def test_a_list_of_all_ends_with_the_time_to_live(person: Person) -> None:
     assert "Looked at" not in of_ann
 
 
-async def test_the_card_says_what_is_wrong_in_it(storage: DurableStorage, person: Person) -> None:
+async def test_the_card_says_what_is_wrong_in_it(inspector: Inspector, person: Person) -> None:
     """Each fault is a sentence; what is right is shown beside it; none where it is not known."""
     card = AgentCard(name="Half", version="1")
     card.supported_interfaces.add(url="http://elsewhere.example", protocol_binding="JSONRPC")
     for name in ("one", "two"):
         card.skills.add(id="same", name=name, description="does it", tags=["x"][: name == "one"])
-    async with visited(inspector_of(storage), card=card) as visitor:
+    async with visited(inspector, card=card) as visitor:
         text = (await visitor.get("/_console/card")).text
     for fault in (
         "description is missing, and the protocol demands it.",
@@ -214,8 +210,7 @@ async def test_the_card_says_what_is_wrong_in_it(storage: DurableStorage, person
     assert "<h1>Half</h1>" in text
     text = (await person.get("/_console/card")).text
     assert "The card is not known here, as the agent's address is not" in text
-    assert "alert bad" not in text
-    assert "Nothing is wrong in it" not in text
+    assert not re.search("alert bad|Nothing is wrong in it", text)
 
 
 # -- what is known of workers --------------------------------------------------------------------
@@ -241,13 +236,13 @@ class Stack:
     async def claimed(self, task_id: str) -> Head:
         """The same, and a worker takes the message and claims the turn."""
         head = await self.send(task_id)
-        assert self.take() is not None
-        return await self.storage.commit(head, Commit(token="a", claims=True, worker="vm 1"))
+        self.take()
+        return await self.storage.commit(head, claim("a", worker="vm 1"))
 
     def take(self) -> Any:
-        """A message off the queue; None: it has none."""
+        """A message off the queue."""
         assert isinstance(self.backends.operations, TableQueue)
-        return take(self.backends.operations)
+        return present(take(self.backends.operations))
 
     async def page(self, path: str) -> str:
         async with visited(self.inspector) as person:
@@ -289,7 +284,7 @@ async def test_queues_are_not_calm_while_turns_wait_to_run_alone(clock: ManualCl
     assert 'class="calm"' in await stack.page("/queues")
     head, quarantine = await stack.send("t"), stack.backends.quarantining()
     taken = stack.take()
-    await stack.storage.commit(head, Commit(token="dead", claims=True, worker="vm 1"))
+    await stack.storage.commit(head, claim("dead", worker="vm 1"))
     await quarantine.send(Operation.to_run(OperationParams.of(head, 1)))
     await stack.backends.operations.delete(taken)
     for settings in (stack.inspector.settings, Settings()):
@@ -347,8 +342,7 @@ async def test_a_turn_that_waits_for_its_conversation_names_the_task(clock: Manu
     assert what_holds(first).endswith("the first of its conversation: about to be requeued")
     assert await Acts(inspector).on_one("resend", "b", heads[1].scope)
     await stack.sweeper.sweep()
-    woken = await storage.head("b")
-    assert woken is not None
+    woken = present(await storage.head("b"))
     assert (woken.turn.parked, woken.turn.requeued, woken.turn.resends) == ("", 1, 0)
 
 
@@ -379,8 +373,8 @@ async def test_queues_without_work_are_calm(clock: ManualClock) -> None:
     assert "No turn waits for a worker, and none was sent again." in await stack.page("/queues")
     head = await stack.send("t")
     assert 'class="calm"' not in await stack.page("/queues")
-    assert stack.take() is not None
-    await stack.storage.commit(head, Commit(token="a", claims=True, worker="vm 1"))
+    stack.take()
+    await stack.storage.commit(head, claim("a", worker="vm 1"))
     assert 'class="calm"' in await stack.page("/queues")
     stack.inspector = Inspector(stack.storage, Settings(), place="the table t")
     text = await stack.page("/queues")
@@ -393,7 +387,7 @@ async def test_a_turn_that_sleeps_is_neither_overdue_nor_lost(clock: ManualClock
     """Its page, its row and the queues say until when; it is woken then, and not sent before."""
     stack = Stack(clock)
     storage, now_ms = stack.backends.storage, clock.now_ms()
-    head = await storage.commit(await stack.send("t"), Commit(token="a", claims=True))
+    head = await storage.commit(await stack.send("t"), claim("a"))
     await (await anext(stack.backends.operations.deliveries())).remove()
     end = AttemptEnd(token="a", reason="asleep", at=now_ms, until=now_ms + 3_600_000)
     record = Recorded(StepId("ctx.sleep", "", 1), "until", b"[1, 0]")
@@ -445,23 +439,17 @@ async def failed_twice(storage: DurableStorage, clock: ManualClock) -> Head:
     caller = Caller("ann", "acme")
     head = (await storage.open_task("c", request("Two days"), task_id="t", caller=caller)).head
     clock.advance(1)
-    head = await storage.commit(head, Commit(token="a", claims=True, worker="vm 1"))
+    head = await storage.commit(head, claim("a", worker="vm 1"))
     clock.advance(2)
-    until = clock.now_ms() + 4_000
-    assert await storage.change(
-        head, partial(releasing, end=replace(END, at=clock.now_ms(), until=until))
-    )
+    end = replace(END, at=clock.now_ms(), until=clock.now_ms() + 4_000)
+    head = present(await storage.change(head, partial(releasing, end=end)))
     clock.advance(5)
     record = Recorded(StepId("plan", "Oslo", 1), "json", b"1")
     used = ModelsUsed((Usage("big", 1, 10, 5, cost=4_200),))
-    again = Commit(entries=(record, used), token="b", claims=True, worker="vm 2")
-    released = await storage.head("t")
-    assert released is not None
-    head = await storage.commit(released, again)
+    head = await storage.commit(head, claim("b", record, used, worker="vm 2"))
     clock.advance(3)
     last = replace(END, token="b", correlation_id="decade", at=clock.now_ms())
-    failed = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_FAILED))
-    return await storage.commit(head, Commit(entries=(failed,), token="b", failed=last))
+    return await storage.commit(head, to(FAILED, token="b", failed=last))
 
 
 def words(text: str) -> str:
@@ -490,9 +478,8 @@ async def test_a_tasks_page_leads_with_reason_and_caller(
     assert "none needed" not in text
     listed = (await person.get("/_console/tasks")).text
     assert re.search(r'<td data-name="took"[^>]*>11\.0 s</td>', listed)
-    costs, steps = [
-        words((await person.get(f"{PATH}?view={view}")).text) for view in ("cost", "steps")
-    ]
+    pages = [(await person.get(f"{PATH}?view={view}")).text for view in ("cost", "steps")]
+    costs, steps = map(words, pages)
     assert "Model big 1 call, 10 tokens in, 5 out, cost 0.0042 no price in dollars" in costs
     assert "Step Key Result Took at most Attempt Tokens plan Oslo 1 0 ms 2 15" in steps
 
@@ -517,7 +504,7 @@ async def test_each_attempt_has_a_fold_with_all_that_is_known_of_it(
         LogLine(at=head.created_at + 100, fields={"task_id": "t"}, **about | {"message": "Sent"}),
         LogLine(at=head.created_at + 9_000, fields=told, **about | {"message": ""}),
     ]
-    async with visited(inspector_of(storage, logs=logs)) as reader:
+    async with visited(Inspector(storage, Settings(), place="memory", logs=logs)) as reader:
         unread = (await reader.get(f"{PATH}?view=timeline")).text
         assert logs.asked == []
         assert "each attempt, and each delivery to its webhooks, from the logs" in unread
@@ -555,7 +542,7 @@ async def test_a_new_line_of_the_log_is_shown_at_once(
     logs = Asked()
     logs.is_at_hand = True
     head = (await storage.open_task("c", request(), task_id="t")).head
-    async with visited(inspector_of(storage, logs=logs)) as person:
+    async with visited(Inspector(storage, Settings(), place="memory", logs=logs)) as person:
         text = (await person.get(f"{PATH}?view=timeline")).text
         assert "The logs have no line about this task any more." in text
         asked = (await person.get(f"{PATH}?view=timeline&logs=1")).text

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from html import unescape
+from typing import Any
 
 import pytest
-from a2a.types import Artifact, Part, TaskState
+from a2a.types import Artifact, Part
 
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.blobs import MemoryBlobs
@@ -34,23 +36,23 @@ from a2a_serverless_tools.operate import inspector
 from a2a_serverless_tools.operate.inspector import Inspector
 from tests.browser.seeds import chunk, said
 from tests.support.clocks import ManualClock
+from tests.support.commits import COMPLETED, WORKING
+from tests.support.commits import INPUT_REQUIRED as ASKS
 from tests.support.memory import items_of
 from tests.support.messages import request
+from tests.support.present import present
 from tests.unit.console.conftest import ANN, Person, linked, live_of, visited
 
-WORKING = TaskState.TASK_STATE_WORKING
-COMPLETED = TaskState.TASK_STATE_COMPLETED
-ASKS = TaskState.TASK_STATE_INPUT_REQUIRED
 PATH = f"/_console/task/{ANN.digest}/t"
 VIEWS = ("conversation", "events")
 
 
+@dataclass
 class Writer:
     """Writes the log of the task `t`."""
 
-    def __init__(self, storage: DurableStorage, clock: ManualClock) -> None:
-        self.storage = storage
-        self.clock = clock
+    storage: DurableStorage
+    clock: ManualClock
 
     async def open(self) -> None:
         await self.storage.open_task("c", request(), task_id="t")
@@ -62,16 +64,14 @@ class Writer:
         if entries:
             await self.commit(*entries, token="a")
 
-    async def commit(self, *entries: Entry, **options: object) -> int:
+    async def commit(self, *entries: Entry, **options: Any) -> int:
         """Commit entries a second later; return the version."""
         self.clock.advance(1)
-        commit = Commit(entries=entries, **options)  # type: ignore[arg-type]
+        commit = Commit(entries=entries, **options)
         return (await self.storage.commit(await self.head(), commit)).version
 
     async def head(self) -> Head:
-        head = await self.storage.head("t")
-        assert head is not None
-        return head
+        return present(await self.storage.head("t"))
 
     async def claim(self, token: str) -> int:
         return await self.commit(token=token, claims=True, worker=f"worker {token}")
@@ -109,12 +109,10 @@ async def test_what_a_restart_takes_back_is_not_in_it(writer: Writer, person: Pe
     await writer.give_back("a", "RuntimeError")
     await writer.claim("b")
     await writer.commit(said(WORKING, "It is 120 EUR."), token="b")
+    told = "attempt 1 is over (gave back: RuntimeError (correlation id c-a)): what it said is"
     assert talk((await person.get(PATH)).text) == [
         "Caller TIME · version 1 hello",
-        (
-            "attempt 1 is over (gave back: RuntimeError (correlation id c-a)): what it said is"
-            " discarded"
-        ),
+        f"{told} discarded",
         "Agent TIME · version 6 It is 120 EUR.",
     ]
     assert "It is 999 EUR." in (await person.get(f"{PATH}?view=events")).text
@@ -228,16 +226,12 @@ async def test_events_have_borders_between_attempts(writer: Writer, person: Pers
     await writer.commit(chunk("three", append=False), token="b")
     text = (await person.get(f"{PATH}?view=events")).text
     borders = [plain(one) for one in re.findall(r'class="border"><span>(.*?)</span></li>', text)]
-    assert [border.partition(" · ")[0] for border in borders] == [
-        "Attempt 2 on worker b , discards 3 events, 2.0 to 3.1",
-        "Attempt 1 on worker a",
-    ]
+    second, first = (border.partition(" · ")[0] for border in borders)
+    assert second == "Attempt 2 on worker b , discards 3 events, 2.0 to 3.1"
+    assert first == "Attempt 1 on worker a"
     rows = re.findall(r'<li id="(\S+)"( class="discarded")?><div><code class="cursor">', text)
-    assert [(row, bool(gone)) for row, gone in rows] == [
-        *(("v5-0", False), ("v4-0", False)),
-        *(("v3-1", True), ("v3-0", True), ("v2-0", True)),
-        ("v1-0", False),
-    ]
+    assert [row for row, _ in rows] == ["v5-0", "v4-0", "v3-1", "v3-0", "v2-0", "v1-0"]
+    assert [row for row, gone in rows if gone] == ["v3-1", "v3-0", "v2-0"]
     assert len(re.findall(r"</code><p class=\"dim\"><time", text)) == len(rows)
 
 
@@ -245,9 +239,8 @@ async def test_events_are_filtered(writer: Writer, person: Person) -> None:
     """By kind and by a text, whatever the case."""
     await writer.begin()
     for number in range(3):
-        await writer.commit(
-            chunk(f"piece {number}", append=number > 0), said(WORKING, f"Said {number}"), token="a"
-        )
+        piece = chunk(f"piece {number}", append=number > 0)
+        await writer.commit(piece, said(WORKING, f"Said {number}"), token="a")
     for asked, shown in (
         ("kind=artifact", ["5.0", "4.0", "3.0"]),
         ("kind=message", ["5.1", "4.1", "3.1"]),
@@ -356,9 +349,7 @@ async def test_a_search_says_how_far_it_has_looked(
 
 
 @pytest.mark.parametrize("view", VIEWS)
-async def test_an_update_sends_what_has_changed(
-    writer: Writer, person: Person, storage: DurableStorage, view: str
-) -> None:
+async def test_an_update_sends_what_has_changed(writer: Writer, person: Person, view: str) -> None:
     """What the page has is a place without content; only new commits are read from the table."""
     await writer.begin(chunk("x" * 90_000, append=False))
     text = (await person.get(f"{PATH}?view={view}")).text
@@ -441,14 +432,14 @@ def content(html: str) -> str:
     return html[html.index("<ol") : html.rindex("</ol>")]
 
 
+@dataclass
 class Story:
     """Commits at random, as an agent, its attempts and its caller may make them."""
 
-    def __init__(self, writer: Writer, seed: int) -> None:
-        self.writer = writer
-        self.chosen = random.Random(seed)  # noqa: S311 - the same story each time
-        self.token = ""
-        self.number = 0
+    writer: Writer
+    chosen: random.Random
+    token: str = ""
+    number: int = 0
 
     async def go_on(self) -> None:
         self.number += 1
@@ -462,8 +453,7 @@ class Story:
             self.token = f"t{self.number}"
             await self.writer.claim(self.token)
         elif self.chosen.random() < 0.08:
-            asks = said(TaskState.TASK_STATE_INPUT_REQUIRED, "Which?")
-            await self.writer.commit(asks, token=self.token, ends_turn=True)
+            await self.writer.commit(said(ASKS, "Which?"), token=self.token, ends_turn=True)
         else:
             await self.writer.commit(*self._entries(), token=self.token)
 
@@ -472,7 +462,7 @@ class Story:
             word = self.chosen.choice(("one ", "two ", "<b>three</b> "))
             match self.chosen.randrange(5):
                 case 0 | 1:
-                    yield said(TaskState.TASK_STATE_WORKING, word)
+                    yield said(WORKING, word)
                 case 4:
                     yield Recorded(StepId("step", "", self.number), "json", b"1")
                 case _:
@@ -484,7 +474,7 @@ class Story:
 @pytest.mark.parametrize("seed", range(3))
 async def test_updates_lead_to_the_whole_page(writer: Writer, person: Person, seed: int) -> None:
     """After each update, and after some that were missed, a browser has what a new page shows."""
-    story = Story(writer, seed)
+    story = Story(writer, random.Random(seed))  # noqa: S311 - the same story each time
     await writer.open()
     pages = {view: (await person.get(f"{PATH}?view={view}")).text for view in VIEWS}
     for _ in range(14):

@@ -8,30 +8,22 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from a2a.types import TaskPushNotificationConfig, TaskState, TaskStatus
+from a2a.types import TaskPushNotificationConfig, TaskState
 
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.activity import (
-    Ended,
-    _longest_ms,
-    _step_of,
-    activity,
-    count_ended,
-    percentile,
-    process_name,
-    summed,
-)
+from a2a_serverless.storage import activity as counts
+from a2a_serverless.storage.activity import Ended, activity, count_ended, percentile, summed
 from a2a_serverless.storage.codec import head_item
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import gave_up
 from a2a_serverless.storage.keys import KeyStore
 from a2a_serverless.storage.layout import head_key, task_partition
 from a2a_serverless.storage.table import Key, Put, Update
-from a2a_serverless.tasks.entries import Caller, StatusChanged
+from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.head import AttemptEnd, Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.push import Push
-from a2a_serverless.tasks.rules import Commit, releasing
+from a2a_serverless.tasks.rules import releasing
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import Presence
 from a2a_serverless_tools.operate.filters import TaskFilter
@@ -39,11 +31,13 @@ from a2a_serverless_tools.operate.inspector import Inspector
 from a2a_serverless_tools.operate.status import Status, status_of
 from a2a_serverless_tools.operate.wording import UNCOUNTED
 from tests.support.clocks import ManualClock
+from tests.support.commits import COMPLETED, claim, status, to
 from tests.support.messages import request
+from tests.support.present import present
 from tests.unit.console.conftest import ANN, Person
 
 BOB = Scope.of("", "bob")
-WORKING = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING))
+WORKING = status(TaskState.TASK_STATE_WORKING)
 REFERENCE = "0123456789abcdef"
 
 
@@ -55,9 +49,7 @@ async def asked(
 
 
 async def failed(storage: DurableStorage, head: Head, error: str = "ValueError") -> None:
-    head = await storage.commit(
-        head, Commit(entries=(WORKING,), token="a", claims=True, worker="w")
-    )
+    head = await storage.commit(head, claim("a", WORKING, worker="w"))
     end = AttemptEnd(token="a", reason=error, correlation_id=REFERENCE)
     await storage.commit(head, replace(gave_up(head, REFERENCE), failed=end, token="a"))
 
@@ -86,29 +78,21 @@ async def test_failures_are_counted_by_reason_and_caller(
     clock.advance(2 * 3600)
     await failed(of_bob, await asked(of_bob, "late", caller="bob"))
     clock.advance(1)
-    rejected = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_REJECTED))
-    await storage.commit(await asked(storage, "no"), Commit(entries=(rejected,)))
+    await storage.commit(await asked(storage, "no"), to(TaskState.TASK_STATE_REJECTED))
     clock.advance(1)
     await untold(storage, "no", clock.now_ms())
     found = await status_of(inspector)
     hour, day = found.hour, found.day
     assert (hour.failed, hour.rejected, hour.untold, day.failed) == (1, 1, 1, 4)
-    assert (day.reasons, hour.reasons) == (
-        {"KeyError": 3, "ValueError": 1},
-        {"KeyError": 0, "ValueError": 1},
-    )
+    assert day.reasons == {"KeyError": 3, "ValueError": 1}
+    assert hour.reasons == {"KeyError": 0, "ValueError": 1}
     assert found.names == {ANN.digest: "ann (acme)", BOB.digest: "bob (acme)"}
     assert day.callers == {ANN.digest: 3, BOB.digest: 1}
     assert hour.callers == {ANN.digest: 0, BOB.digest: 1}
-    assert [(one["what"], one["task_id"]) for one in found.tail[:3]] == [
-        ("untold", "no"),
-        ("rejected", "no"),
-        ("failed", "late"),
-    ]
-    assert found.wrong == (
-        "1 task has failed within the hour.",
-        "1 webhook was given up within the hour.",
-    )
+    tail = [f"{one['what']} {one['task_id']}" for one in found.tail[:3]]
+    assert tail == ["untold no", "rejected no", "failed late"]
+    wrong = ("1 task has failed within the hour.", "1 webhook was given up within the hour.")
+    assert found.wrong == wrong
     clock.advance(25 * 3600)
     assert (await status_of(inspector)).day.failed == 0
 
@@ -120,8 +104,7 @@ async def test_turns_that_wait_are_counted_by_what_they_wait_for(
     again = await asked(storage, "again")
     assert await storage.postpone(again, due_at=clock.now_ms(), sends=1)
     assert await storage.park(await asked(storage, "line"), "conversation")
-    busy = await asked(storage, "busy")
-    busy = await storage.commit(busy, Commit(entries=(WORKING,), token="a", claims=True))
+    busy = await storage.commit(await asked(storage, "busy"), claim("a", WORKING))
     end = AttemptEnd(token="a", reason="ModelBusy", at=1, until=clock.now_ms() + 60_000)
     assert await storage.change(busy, partial(releasing, end=end))
     found = await status_of(inspector)
@@ -147,7 +130,7 @@ async def test_a_message_without_workers_is_wrong(clock: ManualClock) -> None:
         await asyncio.sleep(0)
     found: Status = await status_of(inspector)
     assert (found.wrong, found.working) == ((), 1)
-    assert [(one.name, one.turns) for one in found.processes] == [(process_name(), 1)]
+    assert [(one.name, one.turns) for one in found.processes] == [(counts.process_name(), 1)]
     (queue,) = [one for one in found.queues if one.name == "queue"]
     assert (queue.waiting, queue.received, queue.oldest_at) == (1, 0, clock.now_ms() - 5000)
     clock.advance(200)
@@ -173,28 +156,23 @@ async def test_a_process_tells_once_a_minute(storage: DurableStorage, clock: Man
 def test_a_percentile_is_a_little_more_than_was_measured() -> None:
     """Each step is at most 26 % longer than the one before; the end of a step is its name."""
     for ms in (0, 1, 2, 9, 10, 11, 125, 126, 999, 1000, 86_400_000):
-        longest = _longest_ms(_step_of(ms))
+        longest = counts._longest_ms(counts._step_of(ms))
         assert ms <= max(1, longest) <= max(2, ms * 1.27)
-    counts = {_step_of(10): 95, _step_of(1000): 5}
-    assert (percentile(counts, 0.5), percentile(counts, 0.95)) == (10, 10)
-    assert (percentile(counts, 0.96), percentile({}, 0.5)) == (1000, None)
+    steps = {counts._step_of(10): 95, counts._step_of(1000): 5}
+    assert (percentile(steps, 0.5), percentile(steps, 0.95)) == (10, 10)
+    assert (percentile(steps, 0.96), percentile({}, 0.5)) == (1000, None)
 
 
-async def test_ends_are_counted_by_five_minutes(
-    storage: DurableStorage, clock: ManualClock
-) -> None:
+async def test_ends_are_counted_by_five_minutes(storage: DurableStorage) -> None:
     """The sums over all shards, by version; damage in one attribute costs that one."""
-    now = clock.now_ms()
+    now = storage.clock.now_ms()
     end = Ended(at=now, state="completed", took_ms=100, waited_ms=10, code_version="3")
     early = replace(end, at=now - 300_000, state="failed", waited_ms=None)
     for _ in range(20):
         await count_ended(storage.table, [end, end, early, replace(end, code_version="4")], now)
-    found = (await activity(storage.table, now)).ends
-    assert {(one.at, one.code_version) for one in found} == {
-        (now // 300_000 * 300_000, "3"),
-        (now // 300_000 * 300_000, "4"),
-        (now // 300_000 * 300_000 - 300_000, "3"),
-    }
+    found, begun = (await activity(storage.table, now)).ends, now // 300_000 * 300_000
+    parts = {(one.at, one.code_version) for one in found}
+    assert parts == {(begun, "3"), (begun, "4"), (begun - 300_000, "3")}
     total = summed(found)
     assert (total.at, total.states) == (found[0].at, {"completed": 60, "failed": 20})
     assert (total.took, total.waited) == ({20: 80}, {10: 60})
@@ -214,10 +192,8 @@ async def test_the_newest_version_stands_beside_the_one_before(
     clock.advance(30 * 60)
 
     async def count(version: str, state: str, took_ms: int, minutes_ago: int) -> None:
-        at = clock.now_ms() - minutes_ago * 60_000
-        end = Ended(
-            at=at, state=state, took_ms=took_ms, waited_ms=took_ms // 10, code_version=version
-        )
+        times = {"at": clock.now_ms() - minutes_ago * 60_000, "waited_ms": took_ms // 10}
+        end = Ended(state=state, took_ms=took_ms, code_version=version, **times)
         await count_ended(storage.table, [end], clock.now_ms())
 
     await count("9", "completed", 100, 90)
@@ -231,7 +207,7 @@ async def test_the_newest_version_stands_beside_the_one_before(
         await count("9", "completed", 100, minutes_ago)
     await count("10", "completed", 10_000, 10)
     await count("10", "failed", 10_000, 2)
-    for version, minutes_ago in (("7", 80), ("6", 1), ("6", 1), ("6", 1), ("6", 1), ("6", 1)):
+    for version, minutes_ago in (("7", 80), *[("6", 1)] * 5):
         await count(version, "canceled", 5, minutes_ago)  # they have slept until then
     found = await status_of(inspector)
     assert [*found.versions] == ["9", "10"]
@@ -261,11 +237,9 @@ async def test_the_last_two_hours_are_shown_by_five_minutes(
         await count_ended(storage.table, [end], at)
     clock.advance(240 * 60)
     found = (await status_of(inspector)).recent
-    assert [((one["at"] - begin) // 60_000, one["ended"]) for one in found] == [
-        (240, {"failed": 1}),
-        (130, {"completed": 1, "failed": 1}),
-        (120, {"completed": 1}),
-    ]
+    ends = {(one["at"] - begin) // 60_000: one["ended"] for one in found}
+    assert [*ends] == [240, 130, 120]
+    assert [*ends.values()] == [{"failed": 1}, {"completed": 1, "failed": 1}, {"completed": 1}]
     assert (found[1]["end_p95"], found[1]["first_attempt_p50"]) == (10, None)
 
 
@@ -295,13 +269,10 @@ async def test_what_can_be_read_is_shown(
     storage: DurableStorage, person: Person, clock: ManualClock
 ) -> None:
     """A damaged HEAD, a log without its beginning, a later release's state cost only themselves."""
-    heads = {}
     for name in ("bare", "fine", "gone", "newer"):
         await failed(storage, await asked(storage, name, f"about {name}"))
-        heads[name] = await storage.head(name)
         clock.advance(1)
-    bare = heads["bare"]
-    assert bare is not None
+    bare = present(await storage.head("bare"))
     first = Key(task_partition(ANN.digest, "bare"), f"EVENT#{bare.incarnation}#000000000001#000")
     for key, values in (
         (head_key(ANN.digest, "newer"), {"needs": 99, "state": "TASK_STATE_X"}),
@@ -350,8 +321,7 @@ async def test_tasks_are_found_by_what_one_knows(storage: DurableStorage, person
     await failed(of_bob, await asked(of_bob, "other", caller="bob"))
     for name, version in (("held", 12), ("older", 11)):
         worker = f"worker:{version} 2026/11/22/[{version}]4f1c"
-        claim = Commit(entries=(WORKING,), token=name, claims=True, worker=worker)
-        await storage.commit(await asked(storage, name), claim)
+        await storage.commit(await asked(storage, name), claim(name, WORKING, worker=worker))
     for text, found in (
         *((text, {"abc-123"}) for text in ("abc-1", "talk-7", "invoice")),
         *(("BOB", {"other"}), ("worker:12 ", {"held"}), ("nothing", set())),
@@ -371,14 +341,10 @@ async def test_a_correlation_id_is_found_however_long_ago(
     """In the index of what failed; its task has to be one of those that other choices choose."""
     await failed(storage, await asked(storage, "old"))
     clock.advance(20 * 86_400)
-    fits: list[dict[str, str]] = [
-        *({}, {"state": "failed"}, {"scope": ANN.digest}),
-        {"attention": "failed", "reason": "ValueError"},
-    ]
-    others = [
-        *({"state": "canceled"}, {"scope": BOB.digest}, {"context": "other"}),
-        *({"since": "1h"}, {"attention": "rejected"}),
-    ]
+    fits: list[dict[str, str]] = [{}, {"state": "failed"}, {"scope": ANN.digest}]
+    fits += [{"attention": "failed", "reason": "ValueError"}]
+    others = [{"state": "canceled"}, {"scope": BOB.digest}, {"context": "other"}, {"since": "1h"}]
+    others += [{"attention": "rejected"}]
     for chosen in fits if is_found else others:
         page = await inspector.lists.page(TaskFilter(text=REFERENCE, **chosen))
         assert [row.head.task_id for row in page.rows] == ["old"] * is_found, chosen
@@ -390,15 +356,13 @@ async def test_a_list_says_who_has_a_turn_and_for_how_long(
     """The holder is that of the claim which stands, also after another one was lost."""
     head = await asked(storage, "t", "Book a table\nfor two")
     for token, worker in (("a", "vm 1"), ("b", "vm 2")):
-        claim = Commit(entries=(WORKING,), token=token, claims=True, worker=worker)
-        head = await storage.commit(head, claim)
+        head = await storage.commit(head, claim(token, WORKING, worker=worker))
     clock.advance(60)
     page = await inspector.lists.page(TaskFilter())
     (row,) = await inspector.lists.described(page)
     assert (row.holder, row.asked.caller, row.asked.tenant) == ("vm 2", "ann", "acme")
     assert (row.asked.line, row.took_ms(clock.now_ms())) == ("Book a table", 60_000)
-    done = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED))
-    await storage.commit(head, Commit(entries=(done,), token="b"))
+    await storage.commit(head, to(COMPLETED, token="b"))
     clock.advance(60)
     (row,) = await inspector.lists.described(await inspector.lists.page(TaskFilter()))
     assert (row.holder, row.took_ms(clock.now_ms())) == ("", 60_000)
@@ -408,11 +372,8 @@ async def owed(storage: DurableStorage, task_id: str, host: str, at: int) -> Pus
     """A webhook that has failed, and waits for its next attempt in two minutes."""
     push = await hook(storage, task_id, host)
     failing = replace(push, failing_since=at, failures=1)
-    after = await storage.webhooks.move(
-        push, failing.answered("status 503", at, next_at=at + 120_000)
-    )
-    assert after is not None
-    return after
+    answered = failing.answered("status 503", at, next_at=at + 120_000)
+    return present(await storage.webhooks.move(push, answered))
 
 
 async def test_webhooks_that_fail_now_are_shown_by_host(
@@ -428,12 +389,12 @@ async def test_webhooks_that_fail_now_are_shown_by_host(
         push = await owed(storage, f"t{number}", "crm.example", clock.now_ms())
         clock.advance(1)
     await owed(storage, "t0", "erp.example", clock.now_ms())
-    status = await status_of(inspector)
-    (crm, erp) = status.failing
+    found = await status_of(inspector)
+    (crm, erp) = found.failing
     assert (crm.host, crm.webhooks, crm.since) == ("crm.example", 3, begun)
     assert (crm.next_at, crm.answer) == (begun + 120_000, "status 503")
     assert (erp.host, erp.webhooks) == ("erp.example", 1)
-    assert "Webhooks that fail now" in [table.title for table in status.tables()]
+    assert "Webhooks that fail now" in [table.title for table in found.tables()]
     query = TaskFilter(attention="owed", reason="crm.example")
     rows = (await inspector.lists.page(query)).rows
     assert [row.head.task_id for row in rows] == ["t0", "t1", "t2"]
@@ -460,8 +421,8 @@ async def test_signing_keys_are_shown_and_one_is_withdrawn(
     for kid in ("old", "new"):
         since[kid] = (await store.publish({"kid": kid})).published_at
         clock.advance(60)
-    status = await status_of(inspector)
-    assert status.signing == since
-    assert title in [table.title for table in status.tables()]
+    found = await status_of(inspector)
+    assert found.signing == since
+    assert title in [table.title for table in found.tables()]
     await store.withdraw("old")
     assert list((await status_of(inspector)).signing) == ["new"]
