@@ -175,10 +175,7 @@ DIFFERENCES: dict[str, dict[str, tuple[Any, str]]] = {
         "state": ("COMPLETED", "lenient"),
         "artifacts": ({"a": ["", "one two"]}, "lenient"),
     },
-    "one messageId for all": {
-        "seen": (SEEN, "history"),
-        "history": (ALL_ASKED, "history"),
-    },
+    "one messageId for all": {"seen": (SEEN, "history"), "history": (ALL_ASKED, "history")},
     "taskId alone": {
         "answers": (["task INPUT_REQUIRED", "task INPUT_REQUIRED", "task COMPLETED"], "context"),
         "state": ("COMPLETED", "context"),

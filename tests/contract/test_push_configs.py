@@ -243,9 +243,7 @@ async def test_a_refused_commit_stores_no_configuration(storage: DurableStorage)
         await storage.commit(head, answer(config(config_id="a")))
 
 
-async def test_a_client_that_always_sends_it_has_one(
-    storage: DurableStorage,
-) -> None:
+async def test_a_client_that_always_sends_it_has_one(storage: DurableStorage) -> None:
     """Without an id it is that of its URL: not one more with each message, and its cursor stays."""
     opened = await storage.open_task("ctx", request(), push=config())
     task_id = opened.head.task_id

@@ -313,9 +313,7 @@ async def test_a_first_task(storage: DurableStorage, tasks: Storage, clock: Manu
     assert await storage.head(first) is None
 
 
-async def test_a_task_with_the_id_of_anothers_first(
-    storage: DurableStorage,
-) -> None:
+async def test_a_task_with_the_id_of_anothers_first(storage: DurableStorage) -> None:
     """A client of 0.1 may choose the id that another context begins with; it changes nothing."""
     stray = first_task_id(storage.scope, "theirs")
     await storage.open_task("mine", request(), task_id=stray)

@@ -24,7 +24,6 @@ from a2a.types import (
     Part,
     Role,
     Task,
-    TaskArtifactUpdateEvent,
     TaskPushNotificationConfig,
     TaskState,
     TaskStatus,
@@ -43,6 +42,7 @@ from tests.support.stores import (
     NEW,
     Stores,
     caller,
+    chunk_of,
     followed,
     local_table,
     on_sql,
@@ -55,12 +55,6 @@ WORKING = TaskState.TASK_STATE_WORKING
 COMPLETED = TaskState.TASK_STATE_COMPLETED
 CANCELED = TaskState.TASK_STATE_CANCELED
 SQL = pytest.param("sql", marks=pytest.mark.foreign)
-
-
-def stamp(at: datetime) -> Timestamp:
-    made = Timestamp()
-    made.FromDatetime(at)
-    return made
 
 
 @pytest.fixture(scope="module")
@@ -108,20 +102,6 @@ def status_event(task: Task) -> TaskStatusUpdateEvent:
     return TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=task.status)
 
 
-def chunk(task: Task, text: str, *, append: bool = True) -> TaskArtifactUpdateEvent:
-    """A chunk, which is added to the task, too."""
-    part = Part(text=text)
-    if not append:
-        task.artifacts.add(artifact_id="a", parts=[])
-    task.artifacts[-1].parts.append(part)
-    return TaskArtifactUpdateEvent(
-        task_id=task.id,
-        context_id=task.context_id,
-        artifact=Artifact(artifact_id="a", parts=[part]),
-        append=append,
-    )
-
-
 def moved(task: Task, state: int) -> Task:
     """A copy in another state."""
     other = Task()
@@ -141,9 +121,9 @@ async def test_each_save_is_a_version(stores: Stores) -> None:
     )
     assert version == TaskVersion(2)
     version = await tasks.save(
-        task, event=chunk(task, "one", append=False), prev_version=version, context=ME
+        task, event=chunk_of(task, "one", append=False), prev_version=version, context=ME
     )
-    version = await tasks.save(task, event=chunk(task, "two"), prev_version=version, context=ME)
+    version = await tasks.save(task, event=chunk_of(task, "two"), prev_version=version, context=ME)
     stored = await tasks.get(task.id, ME)
     assert (stored.task, stored.version) == (task, TaskVersion(4))
 
@@ -195,7 +175,7 @@ async def test_a_cancel_needs_no_version(stores: Stores, state: int) -> None:
     canceled = moved(task, CANCELED)
     version = await tasks.save(task, event=task, prev_version=NEW, context=ME)
     if state == CANCELED:
-        event = chunk(task, "x", append=False)
+        event = chunk_of(task, "x", append=False)
         await tasks.save(task, event=event, prev_version=version, context=ME)
         version = await tasks.save(
             canceled, event=status_event(canceled), prev=task, prev_version=version, context=ME
@@ -242,7 +222,9 @@ async def test_a_task_is_deleted(stores: Stores) -> None:
     """It is neither read nor listed any more; its id can be used again, from version 1 on."""
     task, tasks, me = new_task(), stores.tasks, caller()
     version = await tasks.save(task, event=task, prev_version=NEW, context=me)
-    await tasks.save(task, event=chunk(task, "x", append=False), prev_version=version, context=me)
+    await tasks.save(
+        task, event=chunk_of(task, "x", append=False), prev_version=version, context=me
+    )
     await tasks.delete(task.id, me)
     await tasks.delete(task.id, me)
     assert await tasks.get(task.id, me) is None
@@ -294,7 +276,7 @@ async def test_the_last_save_wins_without_versions(stores: Stores) -> None:
     assert await plain.get(task.id, me) == (None if stores.is_sql else task)
 
 
-JANUARY_1, JANUARY_2 = (stamp(datetime(2025, 1, day, tzinfo=UTC)) for day in (1, 2))
+JANUARY_1, JANUARY_2 = (Timestamp(seconds=1735689600 + 86_400 * day) for day in (0, 1))
 LISTED = {
     # id: context, state, time of the status
     "0": ("c-0", SUBMITTED, JANUARY_1),
@@ -388,7 +370,7 @@ async def test_events_follow_a_version(stores: Stores) -> None:
     events: list[Any] = [Task()]
     events[0].CopyFrom(task)
     for number in range(3):
-        event = chunk(task, str(number), append=number > 0)
+        event = chunk_of(task, str(number), append=number > 0)
         version = await tasks.save(task, event=event, prev_version=version, context=ME)
         events.append(event)
     version = await tasks.save(task, prev_version=version, context=ME)  # without an event

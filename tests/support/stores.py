@@ -16,6 +16,7 @@ from a2a.auth.user import User
 from a2a.server.cluster import TaskEventStream, TaskVersion, VersionedEvent, VersionedTaskStore
 from a2a.server.context import ServerCallContext
 from a2a.server.tasks import PushNotificationConfigStore
+from a2a.types import Artifact, Part, Task, TaskArtifactUpdateEvent
 from moto import mock_aws
 
 from a2a_serverless import stores
@@ -62,6 +63,17 @@ class Stores:
 
     def __post_init__(self) -> None:
         assert isinstance(self.tasks, VersionedTaskStore)
+
+
+def chunk_of(task: Task, text: str, *, append: bool = True) -> TaskArtifactUpdateEvent:
+    """A chunk of the artifact "a", which is added to the task, too."""
+    if not append:
+        task.artifacts.add(artifact_id="a", parts=[])
+    written = Artifact(artifact_id="a", parts=[Part(text=text)])
+    task.artifacts[-1].parts.extend(written.parts)
+    made = TaskArtifactUpdateEvent(task_id=task.id, context_id=task.context_id, append=append)
+    made.artifact.CopyFrom(written)
+    return made
 
 
 def on_table(table: Table, **options: Any) -> Stores:

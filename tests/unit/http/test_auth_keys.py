@@ -119,11 +119,6 @@ def calls(secrets: Any) -> Mock:
     return noted
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
 def stored_keys(clock: ManualClock, secret: str = "keys") -> Authenticator:
     settings = Settings(auth="api-key", api_keys_secret=secret)
     return present(authenticator_of(settings, clock))

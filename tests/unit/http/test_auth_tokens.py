@@ -42,11 +42,6 @@ def settings(issuer: Issuer) -> Settings:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def authenticator(settings: Settings, clock: ManualClock) -> Authenticator:
     return present(authenticator_of(settings, clock))
 

@@ -27,11 +27,6 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def store(clock: ManualClock) -> KeyStore:
     """A store of public keys, in dictionaries."""
     return memory_keys(clock)

@@ -49,6 +49,12 @@ Answer = bytes | AsyncIterator[bytes]
 Script = Callable[[Request], Answer]
 
 
+async def silence() -> AsyncIterator[bytes]:
+    """An answer that does not come."""
+    await asyncio.sleep(3600)  # the loop keeps a task that sleeps, but not one that only waits
+    yield b""
+
+
 def status(code: int, **headers: str) -> bytes:
     """An answer without a body."""
     fields = {"Content-Length": "0", **{k.replace("_", "-"): v for k, v in headers.items()}}

@@ -17,7 +17,6 @@ from a2a.compat.v0_3 import types as types_v03
 from a2a.types import Artifact, Part, StreamResponse, TaskState, TaskStatus
 from google.protobuf import json_format
 
-from a2a_serverless.errors import UnavailableError
 from a2a_serverless.push import deliverer
 from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.push.notifications import Notification, owed
@@ -36,8 +35,9 @@ from a2a_serverless_tools.contract import Storage
 from tests.support.clocks import ManualClock
 from tests.support.messages import request as request_of
 from tests.support.observed import counted
+from tests.support.present import present
 from tests.support.queues import is_empty, left
-from tests.unit.push.receivers import OK, Receiver, Request, listening, status
+from tests.unit.push.receivers import OK, Receiver, Request, listening, silence, status
 from tests.unit.push.world import (
     COMPLETED,
     CREDENTIALS,
@@ -47,6 +47,7 @@ from tests.unit.push.world import (
     World,
     config,
     logged,
+    unavailable,
 )
 
 
@@ -61,7 +62,7 @@ class Outage:
         if self.is_over:
             self.told.append(request)
             return OK
-        return _silence() if self._failure is None else self._failure
+        return silence() if self._failure is None else self._failure
 
     @property
     def is_over(self) -> bool:
@@ -72,11 +73,6 @@ class Outage:
         if not self.is_over:
             raise OSError(host)
         return ["127.0.0.1"]
-
-
-async def _silence() -> AsyncIterator[bytes]:
-    await asyncio.sleep(3600)  # the loop keeps a task that sleeps, but not one that only waits
-    yield b""
 
 
 # -- what is sent ----------------------------------------------------------------------------
@@ -103,16 +99,8 @@ async def test_a_transition_is_told(receiver: Receiver, world: World) -> None:
     assert response.status_update.context_id == "ctx"
     assert response.status_update.status.state == WORKING
     assert request.headers.keys() == {
-        "a2a-version",
-        "authorization",
-        "content-length",
-        "content-type",
-        "host",
-        "traceparent",
-        "user-agent",
-        "x-a2a-delivery-attempt",
-        "x-a2a-event-id",
-        "x-a2a-notification-token",
+        *("a2a-version", "authorization", "content-length", "content-type", "host", "traceparent"),
+        *("user-agent", "x-a2a-delivery-attempt", "x-a2a-event-id", "x-a2a-notification-token"),
         "x-a2a-signature",
     }
     assert request.headers["content-type"] == "application/a2a+json"
@@ -131,16 +119,15 @@ async def test_a_client_of_0_1_is_told_in_its_form(receiver: Receiver, world: Wo
     await world.say(head, WORKING, INPUT_REQUIRED)
     await world.pump()
     bodies = [json.loads(request.body) for request in receiver.requests]
-    assert [(body["id"], body["type"]) for body in bodies] == [
+    assert {(body["id"], body["type"]) for body in bodies} == {
         (head.task_id, "TaskStatusUpdateEvent")
-    ] * 2
-    assert [(body["status"]["state"], body["final"]) for body in bodies] == [
-        ("working", False),
-        ("input-required", True),
-    ]
-    assert receiver.requests[0].headers["content-type"] == "application/json"
-    assert receiver.requests[0].headers["authorization"] == f"Bearer {CREDENTIALS}"
-    assert "a2a-version" not in receiver.requests[0].headers
+    }
+    told = [(body["status"]["state"], body["final"]) for body in bodies]
+    assert told == [("working", False), ("input-required", True)]
+    headers = receiver.requests[0].headers
+    assert headers["content-type"] == "application/json"
+    assert headers["authorization"] == f"Bearer {CREDENTIALS}"
+    assert "a2a-version" not in headers
 
 
 def tasks(receiver: Receiver) -> list[types_v03.Task]:
@@ -203,11 +190,8 @@ async def test_chunks_are_one_task_of_0_3(receiver: Receiver) -> None:
     await said(world, head, "last")
     await world.say(head, COMPLETED)
     await world.pump()
-    assert [(t.status.state.value, len(t.artifacts or ())) for t in tasks(receiver)] == [
-        ("working", 0),
-        ("working", 3),
-        ("completed", 4),
-    ]
+    told = [(task.status.state.value, len(task.artifacts or ())) for task in tasks(receiver)]
+    assert told == [("working", 0), ("working", 3), ("completed", 4)]
 
 
 @pytest.mark.parametrize(
@@ -314,8 +298,7 @@ async def test_a_receiver_is_down_ten_minutes(receiver: Receiver, failure: str |
     requests = receiver.requests
     # One that was cut off may have been read, and taken for told, after its time.
     told = list({request.event_id: request for request in outage.told}.values())
-    states = [request.state for request in told]
-    assert states == ["WORKING", "INPUT_REQUIRED", "WORKING", "COMPLETED"]
+    assert [r.state for r in told] == ["WORKING", "INPUT_REQUIRED", "WORKING", "COMPLETED"]
     assert {r.event_id for r in requests if r not in told} <= {told[0].event_id}
     attempts = told[0].attempt
     assert attempts > 3
@@ -355,8 +338,7 @@ async def test_a_final_answer_is_an_answer(receiver: Receiver) -> None:
     await world.run(seconds=1200, step=30)
     await world.say(head, COMPLETED)
     await world.run(seconds=1200, step=30)
-    states = [request.state for request in receiver.requests]
-    assert states == ["WORKING"] * 2 + ["COMPLETED"] * 2
+    assert receiver.states == ["WORKING"] * 2 + ["COMPLETED"] * 2
     assert [letter.reason for letter in left(world.dead_letters)] == ["status 400"]
 
 
@@ -466,20 +448,17 @@ async def test_a_receiver_is_away(receiver: Receiver, caplog: pytest.LogCaptureF
     assert letter.failing_since is not None
     assert is_empty(world.jobs)
     push = await world.push(head)
-    lost = push.given_up
+    lost = present(push.given_up)
     assert (push.told, push.failures) == (None, 0)
-    assert lost is not None
     assert (lost.count, lost.version, lost.reason) == (1, letter.version, letter.reason)
     assert lost.reason.endswith("status 502")
     assert lost.at == push.answered_at
-
     world.clock.advance(LONGEST_S)  # his host may be called again
     before = len(receiver.requests)
     await world.say(head, INPUT_REQUIRED, WORKING)
     await world.pump()
     assert [request.attempt for request in receiver.requests[before:]] == [1]
     assert [letter.attempts for letter in left(world.dead_letters)][1:] == [1, 0]
-
     world.clock.advance(3 * 3600)
     await world.say(head, INPUT_REQUIRED)
     await world.pump()
@@ -487,9 +466,7 @@ async def test_a_receiver_is_away(receiver: Receiver, caplog: pytest.LogCaptureF
     push = await world.push(head)
     assert (push.failures, push.failing_since) == (0, None)
     assert push.told == push.version
-    assert push.given_up is not None
-    assert push.given_up.count == 3
-
+    assert present(push.given_up).count == 3
     receiver.script = Outage(world.clock, world.clock.monotonic() + 60, status(502))
     await world.say(head, COMPLETED)
     await world.run(seconds=120, step=5)
@@ -508,8 +485,7 @@ async def test_jobs_in_any_order_tell_in_the_logs_order(receiver: Receiver, worl
     world.committed.reverse()
     await world.pass_on()
     await world.pump()
-    states = receiver.states
-    assert states == ["WORKING", "INPUT_REQUIRED", "COMPLETED"]
+    assert receiver.states == ["WORKING", "INPUT_REQUIRED", "COMPLETED"]
 
 
 async def test_two_deliveries_of_one_job_at_once(receiver: Receiver, world: World) -> None:
@@ -523,11 +499,9 @@ async def test_two_deliveries_of_one_job_at_once(receiver: Receiver, world: Worl
     receiver.script = lambda r: meet() if "WORKING" in r.state else OK
     head = await world.open(receiver.url(), states=[WORKING, COMPLETED])
     await world.pass_on()
-    first = world.take()
+    first = present(world.take())
     world.clock.advance(100)  # its visibility has run out
-    second = world.take()
-    assert first is not None
-    assert second is not None
+    second = present(world.take())
     assert first.message == second.message
     assert all(await asyncio.gather(world.deliver(first), world.deliver(second)))
     ids = {(request.state, request.event_id) for request in receiver.requests}
@@ -561,8 +535,7 @@ async def test_another_delivery_is_quicker(receiver: Receiver, world: World, lat
     push = await world.push(head)
     assert (push.version, push.failures, push.failing_since) == (3, 0, None)
     await world.run(seconds=200, step=50)
-    states = receiver.states
-    assert states == ["WORKING", "WORKING", "COMPLETED"]
+    assert receiver.states == ["WORKING", "WORKING", "COMPLETED"]
 
 
 async def test_a_job_that_is_quicker_than_its_commit(receiver: Receiver, world: World) -> None:
@@ -657,11 +630,6 @@ async def test_a_delivery_ends_before_its_time(receiver: Receiver, world: World)
     assert receiver.states == ["WORKING", "COMPLETED"]
 
 
-async def unavailable(*_: Any) -> Any:
-    """What a table or a queue that is away answers."""
-    raise UnavailableError
-
-
 async def test_what_was_sent_and_not_counted_is_sent_again(
     receiver: Receiver,
     world: World,
@@ -714,13 +682,8 @@ def seen(request: Request) -> str:
 
 
 def job_of(head: Head, version: int) -> PushJob:
-    return PushJob(
-        scope=head.scope,
-        task_id=head.task_id,
-        incarnation=head.incarnation,
-        config_id="hook-1",
-        version=version,
-    )
+    named: dict[str, Any] = {"scope": head.scope, "task_id": head.task_id, "config_id": "hook-1"}
+    return PushJob(**named, incarnation=head.incarnation, version=version)
 
 
 async def test_files_go_with_attempts(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:

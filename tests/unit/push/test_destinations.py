@@ -14,7 +14,6 @@ import pytest
 from a2a.types import StreamResponse, TaskState, TaskStatus
 from google.protobuf import json_format
 
-from a2a_serverless.errors import UnavailableError
 from a2a_serverless.push.destinations import _KNOWN_S, Destinations
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.table import Key
@@ -26,9 +25,10 @@ from a2a_serverless.tasks.push import MAX_REFUSALS
 from a2a_serverless.tasks.rules import Commit
 from tests.support.memory import items_of
 from tests.support.messages import agent_message, request
+from tests.support.present import present
 from tests.unit.push.conftest import Contexts
 from tests.unit.push.receivers import OK, Receiver, Request, status
-from tests.unit.push.world import COMPLETED, TOKEN, World, config
+from tests.unit.push.world import COMPLETED, TOKEN, World, config, unavailable
 
 NO_ANSWER = b"not HTTP\r\n\r\n"
 ASKS = TaskState.TASK_STATE_INPUT_REQUIRED
@@ -44,11 +44,6 @@ def events(receiver: Receiver) -> list[Request]:
 
 def questions(receiver: Receiver) -> list[Request]:
     return [request for request in receiver.requests if is_question(request)]
-
-
-def size(receiver: Receiver) -> int:
-    """The bytes of the bodies that a receiver was sent."""
-    return sum(len(request.body) for request in receiver.requests)
 
 
 def consenting(answer: Callable[[Request], Any]) -> Callable[[Request], Any]:
@@ -120,7 +115,7 @@ async def test_a_victim_is_not_flooded(public: World, victim: Receiver) -> None:
     await public.run(seconds=70, step=5)
     assert events(victim) == []
     assert 3 <= len(victim.requests) <= 6
-    assert size(victim) < 5000
+    assert sum(len(request.body) for request in victim.requests) < 5000
 
 
 @pytest.mark.parametrize("is_listed", [False, True])
@@ -161,8 +156,7 @@ async def test_who_does_not_consent_is_asked_again(public: World, victim: Receiv
     assert push.next_at is not None
     await public.run(seconds=public.settings.push_retry_s + LONGEST_S, step=300)
     push = (await public.storage.webhooks.all(head.task_id))[0]
-    assert push.given_up is not None
-    assert push.given_up.reason == "no consent: status 503"
+    assert present(push.given_up).reason == "no consent: status 503"
     assert events(victim) == []
     victim.script = lambda _: OK
     public.clock.advance(LONGEST_S)
@@ -178,8 +172,7 @@ async def test_who_refuses_for_good_is_left_alone(public: World, victim: Receive
     await public.run(seconds=3000, step=10)
     assert len(victim.requests) == MAX_REFUSALS
     push = (await public.storage.webhooks.all(head.task_id))[0]
-    assert push.given_up is not None
-    assert push.given_up.reason == "no consent: status 404"
+    assert present(push.given_up).reason == "no consent: status 404"
     await opened(public, victim.url("victim.example"))
     await public.pump()
     assert len(victim.requests) == MAX_REFUSALS
@@ -284,17 +277,13 @@ async def test_a_process_that_dies_while_it_asks_is_followed_by_another(
     """Its claim ends by itself; until then nothing is sent, and nothing waits longer."""
     await opened(public, victim.url("victim.example"))
     with monkeypatch.context() as dying:
-        dying.setattr(Destinations, "note", _dies)
+        dying.setattr(Destinations, "note", unavailable)
         await public.pump()
     assert len(questions(victim)) == 1
     await public.run(seconds=5)
     assert len(victim.requests) == 1
     await public.run(seconds=60, step=5)
     assert (len(questions(victim)), len(events(victim))) == (2, 1)
-
-
-async def _dies(*_: Any, **__: Any) -> None:
-    raise UnavailableError
 
 
 async def test_a_healthy_destination_is_read_once_a_minute(
@@ -349,7 +338,7 @@ async def test_a_table_that_does_not_answer_costs_no_event(
     await opened(public, victim.url("victim.example"))
     await public.pass_on()
     with monkeypatch.context() as broken:
-        broken.setattr(Destinations, "find", _dies)
+        broken.setattr(Destinations, "find", unavailable)
         assert not await public.deliver()
     assert victim.requests == []
     await public.run(seconds=60, step=5)

@@ -23,7 +23,7 @@ from a2a_serverless.storage.leases import Slots, _Slot
 from a2a_serverless.tasks.head import Head
 from tests.support.handlers import LambdaContext
 from tests.support.queues import aside, done, take
-from tests.unit.push.receivers import OK, Receiver, status
+from tests.unit.push.receivers import OK, Receiver, silence, status
 from tests.unit.push.world import COMPLETED, WORKING, World, stream_record
 
 
@@ -112,13 +112,9 @@ def test_from_a_commit_to_a_receiver(receiver: Receiver, source: Source) -> None
         assert asyncio.all_tasks(source.function._loop) == set()
     assert receiver.states == ["WORKING", "COMPLETED"]
     [published] = asyncio.run(source.world.keys.keys())
-    claims = jwt.decode(
-        receiver.requests[0].headers["x-a2a-signature"],
-        jwt.PyJWK(dict(published.jwk)),
-        algorithms=["ES256"],
-        audience=receiver.url(path=""),
-        issuer="a2a-serverless",
-    )
+    token, key = receiver.requests[0].headers["x-a2a-signature"], jwt.PyJWK(dict(published.jwk))
+    expected: dict[str, Any] = {"audience": receiver.url(path=""), "issuer": "a2a-serverless"}
+    claims = jwt.decode(token, key, algorithms=["ES256"], **expected)
     assert claims["event_id"] == receiver.requests[0].event_id
     assert claims["sub"] == head.task_id
 
@@ -201,11 +197,6 @@ def test_an_unforeseen_error_keeps_an_undecodable_record_alone(
 
 def test_a_receiver_has_his_time_and_no_more(receiver: Receiver) -> None:
     """A request ends before the invocation does, however long the setting allows it to take."""
-
-    async def silence() -> AsyncIterator[bytes]:
-        await asyncio.Event().wait()
-        yield b""
-
     receiver.script = lambda _: silence()
     source, clock = Source(push_timeout_s=30), SystemClock()
     with closing(source.function):

@@ -16,6 +16,7 @@ from a2a_serverless.tasks.push import PushEvents
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.operate.webhooks import webhooks_of
 from tests.support.messages import agent_message
+from tests.support.present import present
 from tests.unit.push.receivers import OK, Receiver, listening, status
 from tests.unit.push.world import COMPLETED, INPUT_REQUIRED, WORKING, World, config
 
@@ -28,8 +29,7 @@ async def put(world: World, head: Head, url: str, config_id: str = "hook-1") -> 
 
 async def owed(world: World, head: Head) -> list[int]:
     """How many events `a2a-serverless task` says that each webhook is owed."""
-    log = await world.storage.read(head.task_id)
-    assert log is not None
+    log = present(await world.storage.read(head.task_id))
     pushes = await world.storage.webhooks.all(head.task_id)
     found = webhooks_of(pushes, log.head, log.records, world.settings.push_events)
     return [webhook.owed for webhook in found]
@@ -97,9 +97,7 @@ async def test_it_is_given_up_and_told_again(receiver: Receiver, world: World) -
     head = await world.open(states=[COMPLETED])
     await put(world, head, receiver.url())
     await world.pump()
-    push = await world.push(head)
-    assert push.given_up is not None
-    assert push.given_up.reason == "status 410"
+    assert present((await world.push(head)).given_up).reason == "status 410"
     assert await world.storage.webhooks.count_open() == 0
     receiver.script = lambda _: OK
     await put(world, head, receiver.url())

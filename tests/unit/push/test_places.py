@@ -22,7 +22,7 @@ from a2a_serverless.tasks.identity import Scope
 from a2a_serverless_tools.contract import Storage
 from tests.support.memory import memory_slots
 from tests.support.messages import request as request_of
-from tests.unit.push.receivers import OK, Receiver, Request
+from tests.unit.push.receivers import OK, Receiver, Request, silence
 from tests.unit.push.world import COMPLETED, World, config, logged
 
 DELIVERED = Outcome(meaning="delivered", reason="status 200", status=200)
@@ -141,9 +141,7 @@ class Silent(Slots):
         raise UnavailableError
 
 
-async def test_a_silent_table_limits_nothing(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_silent_table_limits_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """The notification is sent, and a line says that it was not counted."""
     slow, silent = Slow(), Silent(MemoryTable(INDEXES), kind=leases.PLACES)
     slow.answer.set()
@@ -152,14 +150,9 @@ async def test_a_silent_table_limits_nothing(
     assert [line["action"] for line in logged(caplog.records)] == ["webhook_not_counted"]
 
 
-async def _silence() -> AsyncIterator[bytes]:
-    await asyncio.sleep(3600)
-    yield b""
-
-
 def tarpit(request: Request) -> bytes | AsyncIterator[bytes]:
     """Take a request, and never answer it if its URL says so."""
-    return _silence() if request.target == "/tarpit" else OK
+    return silence() if request.target == "/tarpit" else OK
 
 
 async def test_sixty_tarpits_of_one_client_delay_nobody_else(

@@ -117,14 +117,9 @@ async def sign(signer: signing.Signer, body: bytes = BODY) -> str:
 def verify(client: jwt.PyJWKClient, token: str, body: bytes) -> dict[str, Any]:
     """What a receiver does with a notification."""
     key = client.get_signing_key_from_jwt(token)
-    claims: dict[str, Any] = jwt.decode(
-        token,
-        key,
-        algorithms=["ES256"],
-        audience=AUDIENCE,
-        issuer=ISSUER,
-        options={"require": CLAIMS},
-    )
+    expected: dict[str, Any] = {"audience": AUDIENCE, "issuer": ISSUER}
+    expected |= {"options": {"require": CLAIMS}}
+    claims: dict[str, Any] = jwt.decode(token, key, algorithms=["ES256"], **expected)
     if claims["body_sha256"] != hashlib.sha256(body).hexdigest():
         raise jwt.InvalidTokenError
     return claims
@@ -347,11 +342,9 @@ async def test_one_secret_for_a_process() -> None:
     assert len(first) >= 64
 
 
-def pem(key: Any) -> str:
-    text: bytes = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    return text.decode()
+def pem(key: Any, form: Any = serialization.PrivateFormat.PKCS8) -> str:
+    plain = serialization.NoEncryption()
+    return bytes(key.private_bytes(serialization.Encoding.PEM, form, plain)).decode()
 
 
 def test_a_secret_makes_one_key() -> None:
@@ -365,11 +358,7 @@ def test_a_secret_makes_one_key() -> None:
 def test_a_pem_key_is_used_as_it_is() -> None:
     """An operator may bring his own key, in either of the usual forms."""
     key = ec.generate_private_key(ec.SECP256R1())
-    old_form = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.TraditionalOpenSSL,
-        serialization.NoEncryption(),
-    ).decode()
+    old_form = pem(key, serialization.PrivateFormat.TraditionalOpenSSL)
     for text in (pem(key), old_form, f"\n{pem(key)}\n"):
         assert signing._signing_key(text).private.private_numbers() == key.private_numbers()
 

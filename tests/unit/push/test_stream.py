@@ -26,6 +26,7 @@ from tests.unit.push.world import (
     config,
     logged,
     stream_record,
+    unavailable,
 )
 
 URL = "https://hooks.example.com/"
@@ -76,14 +77,8 @@ async def test_each_configuration_of_a_task_has_a_job(bench: Bench) -> None:
     assert await bench.stream.process(bench.records()) == []
     first, second = bench.queue_of_jobs.sent
     assert (first.config_id, second.config_id) == ("hook-1", "hook-2")
-    assert first.model_dump() == {
-        "scope": head.scope,
-        "task_id": head.task_id,
-        "incarnation": head.incarnation,
-        "config_id": "hook-1",
-        "version": 2,
-        "trace": {},
-    }
+    named = {"scope": head.scope, "task_id": head.task_id, "incarnation": head.incarnation}
+    assert first.model_dump() == {**named, "config_id": "hook-1", "version": 2, "trace": {}}
     assert first.group != second.group
 
 
@@ -186,10 +181,8 @@ async def test_failed_records_are_reported(bench: Bench, caplog: pytest.LogCaptu
     assert (line["action"], line["task_id"]) == ("push_stream_failed", bad.task_id)
     bench.queue_of_jobs.broken = set()
     assert await bench.stream.process(records) == []
-    assert {(job.task_id, job.version) for job in bench.queue_of_jobs.sent} == {
-        (good.task_id, 2),
-        (bad.task_id, 3),
-    }
+    sent = {(job.task_id, job.version) for job in bench.queue_of_jobs.sent}
+    assert sent == {(good.task_id, 2), (bad.task_id, 3)}
 
 
 def test_a_record_of_a_later_part_is_the_same_commit() -> None:
@@ -241,14 +234,10 @@ async def test_webhooks_do_not_wait_for_counts(
     bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the counts cannot be written, the jobs are sent all the same, and a line says so."""
-
-    async def fails(*_: object, **__: object) -> None:
-        raise UnavailableError
-
     head = await bench.open(URL)
     await bench.say(head, COMPLETED)
     records = bench.records()
-    monkeypatch.setattr(bench.storage.table, "write", fails)
+    monkeypatch.setattr(bench.storage.table, "write", unavailable)
     assert await bench.stream.process(records) == []
     assert len(bench.queue_of_jobs.sent) == 1
     assert "Tasks that ended are not counted" in caplog.text

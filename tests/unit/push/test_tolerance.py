@@ -11,7 +11,7 @@ from typing import Final
 
 import httpx
 import pytest
-from a2a.types import AgentCapabilities, AgentCard, TaskPushNotificationConfig, TaskState
+from a2a.types import TaskPushNotificationConfig, TaskState
 
 from a2a_serverless.errors import NewerReleaseError
 from a2a_serverless.http.app import create_app
@@ -31,22 +31,13 @@ from tests.support import newer
 from tests.support.a2a_calls import REST, Agent
 from tests.support.clocks import ManualClock
 from tests.support.databases import Dictionaries, Stored, key
-from tests.support.messages import request
+from tests.support.messages import request, storyteller
 from tests.support.queues import MemoryQueue
 from tests.unit.push import world
 from tests.unit.push.receivers import Receiver
 
 SENTENCE: Final = str(NewerReleaseError())
 URL: Final = "http://127.0.0.1:9/"
-
-CARD: Final = AgentCard(
-    name="Reader",
-    description="Reads.",
-    version="1.0.0",
-    capabilities=AgentCapabilities(push_notifications=True),
-    default_input_modes=["text/plain"],
-    default_output_modes=["text/plain"],
-)
 
 
 class Bench(world.World):
@@ -94,7 +85,7 @@ class Bench(world.World):
         backends = Backends(
             storage=self.storage, operations=MemoryQueue(Operation, clock=self.clock)
         )
-        app = create_app(self.settings, backends, CARD, entrypoint="api")
+        app = create_app(self.settings, backends, storyteller(pushes=True), entrypoint="api")
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             yield Agent(client, REST)

@@ -17,9 +17,10 @@ from a2a_serverless.tasks.head import Head, Operation
 from a2a_serverless.tasks.push import LONG_WAIT_MS, MAX_REFUSALS
 from a2a_serverless.worker.sweeper import Sweeper
 from tests.support.memory import items_of
+from tests.support.present import present
 from tests.support.queues import MemoryQueue, is_empty
 from tests.unit.push.receivers import OK, Receiver, status
-from tests.unit.push.world import COMPLETED, WORKING, World, config
+from tests.unit.push.world import COMPLETED, WORKING, World, config, unavailable
 
 ASKED_S = 600
 """The wait that the receivers ask for."""
@@ -52,11 +53,8 @@ async def test_a_long_wait_is_not_in_flight(receiver: Receiver, world: World) ->
     await world.run(seconds=20, step=5)
     assert receiver.states == ["WORKING", "WORKING", "COMPLETED"]
     assert is_empty(world.jobs)
-    assert not any(
-        "due_key" in item
-        for key, item in items_of(world.storage).items()
-        if key.SK.startswith("PUSH#")
-    )
+    kept = [item for key, item in items_of(world.storage).items() if key.SK.startswith("PUSH#")]
+    assert not any("due_key" in item for item in kept)
 
 
 async def test_a_short_wait_is_the_queues(receiver: Receiver, world: World) -> None:
@@ -105,13 +103,8 @@ async def test_a_process_that_dies_before_it_acknowledges(
     """Its job comes again, sends nothing before the time, and is done: the table has the wait."""
     await world.open(receiver.url(), states=[WORKING])
     await world.pass_on()
-
-    async def dies(*_: Any) -> None:
-        raise UnavailableError
-
-    handle = world.take()
-    assert handle is not None
-    monkeypatch.setattr(handle, "ack", dies)
+    handle = present(world.take())
+    monkeypatch.setattr(handle, "ack", unavailable)
     await world.deliver(handle)
     world.clock.advance(91)
     assert await world.pump() == 1

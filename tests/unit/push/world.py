@@ -11,6 +11,7 @@ import httpcore
 from a2a.types import AuthenticationInfo, TaskPushNotificationConfig, TaskState
 
 from a2a_serverless.addresses import AllowedHosts
+from a2a_serverless.errors import UnavailableError
 from a2a_serverless.push.deliverer import Budget, Deliverer
 from a2a_serverless.push.function import PushStream
 from a2a_serverless.push.jobs import PushBackends, PushDeadLetter, PushJob
@@ -41,13 +42,14 @@ def config(
     url: str, config_id: str = "hook", *, task_id: str = "", token: str = TOKEN
 ) -> TaskPushNotificationConfig:
     """A configuration with secrets in it."""
-    return TaskPushNotificationConfig(
-        id=config_id,
-        task_id=task_id,
-        url=url,
-        token=token,
-        authentication=AuthenticationInfo(scheme="Bearer", credentials=CREDENTIALS),
-    )
+    made = TaskPushNotificationConfig(id=config_id, task_id=task_id, url=url, token=token)
+    made.authentication.CopyFrom(AuthenticationInfo(scheme="Bearer", credentials=CREDENTIALS))
+    return made
+
+
+async def unavailable(*_: Any, **__: Any) -> Any:
+    """What a table or a queue that is away answers."""
+    raise UnavailableError
 
 
 def commit_item(scope: str, task_id: str, incarnation: str, version: int, state: TaskState) -> Item:
@@ -58,15 +60,9 @@ def commit_item(scope: str, task_id: str, incarnation: str, version: int, state:
 
 def stream_record(item: Item, number: int) -> dict[str, Any]:
     """What the table's stream says of a new item."""
-    return {
-        "eventName": "INSERT",
-        "eventSource": "aws:dynamodb",
-        "dynamodb": {
-            "Keys": typed(key_of(item)._asdict()),
-            "NewImage": typed(item),
-            "SequenceNumber": str(number),
-        },
-    }
+    change: dict[str, Any] = {"Keys": typed(key_of(item)._asdict()), "NewImage": typed(item)}
+    change |= {"SequenceNumber": str(number)}
+    return {"eventName": "INSERT", "eventSource": "aws:dynamodb", "dynamodb": change}
 
 
 class World:

@@ -72,12 +72,8 @@ def test_head_comes_back_as_it_was(head: Head) -> None:
         head = replace(head, failure=Failure())
     item = codec.head_item(head)
     read = codec.head_of(item)
-    assert (read, read.mark, read.rest, read.turn.rest) == (
-        head,
-        head.mark,
-        head.rest,
-        head.turn.rest,
-    )
+    known = (head, head.mark, head.rest, head.turn.rest)
+    assert (read, read.mark, read.rest, read.turn.rest) == known
     assert codec.head_item(read) == item
     assert ("due_key" in item) == ("due_at" in item) == (head.due_at is not None)
 

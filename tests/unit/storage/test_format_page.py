@@ -31,22 +31,6 @@ from a2a_serverless.storage.leases import PLACES, Slots, _Slot
 from a2a_serverless.storage.spending import Spending
 from a2a_serverless.tasks import entries
 from a2a_serverless.tasks.blobs import Blob, BlobOwner
-from a2a_serverless.tasks.entries import (
-    ArtifactWritten,
-    Entry,
-    MessageAppended,
-    MetadataMerged,
-    ModelsUsed,
-    Recorded,
-    Replied,
-    Restarted,
-    StatusChanged,
-    StepId,
-    TurnEnded,
-    TurnOpened,
-    Unknown,
-    encode_entries,
-)
 from a2a_serverless.tasks.head import (
     FORMAT,
     AttemptEnd,
@@ -62,6 +46,17 @@ from a2a_serverless.tasks.usage import Usage
 from a2a_serverless_tools.operate.journal import Journal
 from tests.support import pages
 from tests.support.clocks import ManualClock
+from tests.support.commits import (
+    AUTH_REQUIRED,
+    COMPLETED,
+    FAILED,
+    WORKING,
+    claim,
+    follow_up,
+    newest,
+    status,
+    to,
+)
 from tests.support.databases import Dictionaries
 from tests.support.messages import agent_message, artifact, message, request
 from tests.support.present import present
@@ -156,7 +151,7 @@ async def write_everything(database: Dictionaries, written: Written, clock: Manu
     head = await run_turns(storage, head, written)
     snapshot = SnapshotName(version=1, digest="d", length=1, size=1)
     assert await storage.change(head, partial(naming, snapshot=snapshot)) is not None
-    await fail_unstarted(storage)
+    await storage.commit((await storage.open_task("other", request("x"))).head, to(FAILED))
     own = TaskPushNotificationConfig(id="own", task_id=head.task_id, url=hook.url)
     await storage.webhooks.put(own, "0.3")
     for push in await storage.webhooks.all(head.task_id):
@@ -188,8 +183,7 @@ async def write_everything(database: Dictionaries, written: Written, clock: Manu
     await breakers.note(await breakers.find("p", hook.url), answer, is_consent=True)
     await TableQueue(Operation, table, clock=clock).send(Operation.to_run(params_of(head)))
     another = (await storage.open_task("c", request("another"))).head
-    done = StatusChanged(TaskStatus(state=S.TASK_STATE_COMPLETED))
-    await storage.commit(another, Commit(entries=(done,), token="one", claims=True, worker="f:1 s"))
+    await storage.commit(another, to(COMPLETED, token="one", claims=True, worker="f:1 s"))
     await database.storage(clock=clock, is_serial=True).open_task("talk", request("first"))
     await DeletionJob(storage, Owner("nobody")).step()
     journal = Journal(storage, "pat")
@@ -202,57 +196,38 @@ async def run_turns(storage: DurableStorage, head: Head, written: Written) -> He
     """A claim, an attempt that is released, a restart, a second turn, and the attempt's fault."""
     metadata = Struct()
     metadata.update({"short": "x"})
-    head = await storage.commit(head, Commit(entries=(MetadataMerged(metadata),)))
+    head = await storage.commit(head, Commit(entries=(entries.MetadataMerged(metadata),)))
     written.look()
     metadata.update({"long": "x" * 5000})
-    said = StatusChanged(TaskStatus(state=S.TASK_STATE_WORKING, message=agent_message("x" * 5000)))
-    claim = Commit(entries=(said, MetadataMerged(metadata)), token="one", claims=True, worker="w")
-    head = await storage.commit(head, claim)
+    said, added = status(WORKING, "x" * 5000), entries.MetadataMerged(metadata)
+    head = await storage.commit(head, claim("one", said, added, worker="w"))
     asleep = AttemptEnd(token="one", reason="asleep", at=1, until=1)
-    record = Recorded(StepId("plan", "", 1), "json", b"1")
-    used = ModelsUsed((Usage("m", input_tokens=1),))
+    record = entries.Recorded(entries.StepId("plan", "", 1), "json", b"1")
+    used = entries.ModelsUsed((Usage("m", input_tokens=1),))
     head = await storage.commit(head, Commit(entries=(record, used), token="one", parks=asleep))
     await Sleepers(storage, 1).note(storage.scope.principal)
     written.look()
     requeued = present(await storage.requeue(head))
-    head = await storage.commit(requeued, Commit(token="one", claims=True, worker="w"))
-    head = await storage.commit(head, Commit(token="next", claims=True, worker="w"))
+    head = await storage.commit(requeued, claim("one", worker="w"))
+    head = await storage.commit(head, claim("next", worker="w"))
     assert await storage.change(head, partial(renewing, token="next", due_at=2))
     failed = AttemptEnd(token="next", reason="ValueError", correlation_id="c1", at=1, until=1)
     failed = replace(failed, place="agent.py, line 3, in handle", message="no customer")
-    assert await storage.change(
-        head, partial(releasing, end=failed, due_at=1, uncounted=Uncounted(faults=1, waited=1))
-    )
+    uncounted = Uncounted(faults=1, waited=1)
+    assert await storage.change(head, partial(releasing, end=failed, due_at=1, uncounted=uncounted))
     written.look()
     assert await storage.postpone(await newest(storage, head), due_at=3, sends=1)
     head = await newest(storage, head)
-    head = await storage.commit(head, Commit(token="lost", claims=True, worker="w"))
-    head = await storage.commit(head, Commit(token="two", claims=True, worker="w"))
+    for token in ("lost", "two"):
+        head = await storage.commit(head, claim(token, worker="w"))
     written.look()
-    asks = StatusChanged(TaskStatus(state=S.TASK_STATE_AUTH_REQUIRED))
-    head = await storage.commit(head, Commit(entries=(asks,), token="two"))
-    follow_up = Commit(entries=(TurnOpened(request("more")),), idempotency_key="k2")
-    head = await storage.commit(head, follow_up)
+    head = await storage.commit(head, to(AUTH_REQUIRED, token="two"))
+    head = await storage.commit(head, follow_up(idempotency_key="k2"))
     written.look()
-    end = Commit(
-        entries=(ArtifactWritten(artifact("a", "x")), Replied(agent_message("hello"))),
-        token="two",
-        ends_turn=True,
-        context_write=context_write("state"),
-        failed=AttemptEnd(token="two", reason="ValueError", correlation_id="c2"),
-    )
-    return await storage.commit(head, end)
-
-
-async def fail_unstarted(storage: DurableStorage) -> None:
-    """Let a task fail that no attempt has claimed."""
-    head = (await storage.open_task("other", request("x"))).head
-    failed = StatusChanged(TaskStatus(state=S.TASK_STATE_FAILED))
-    await storage.commit(head, Commit(entries=(failed,)))
-
-
-async def newest(storage: DurableStorage, head: Head) -> Head:
-    return present(await storage.head(head.task_id))
+    last = (entries.ArtifactWritten(artifact("a", "x")), entries.Replied(agent_message("hello")))
+    lost = AttemptEnd(token="two", reason="ValueError", correlation_id="c2")
+    end = Commit(entries=last, token="two", ends_turn=True, failed=lost)
+    return await storage.commit(head, replace(end, context_write=context_write("state")))
 
 
 async def test_the_tables_name_every_attribute_and_no_other() -> None:
@@ -326,24 +301,26 @@ def test_indexes_are_those_of_the_table() -> None:
     assert listed == defined
 
 
-ONE_OF_EACH: Final[tuple[Entry, ...]] = (
-    TurnOpened(request("x")),
-    MessageAppended(message("x")),
-    StatusChanged(TaskStatus(state=S.TASK_STATE_WORKING)),
-    ArtifactWritten(artifact("a", "x")),
-    MetadataMerged(Struct()),
-    Restarted(1),
-    TurnEnded(),
-    Replied(agent_message("x")),
-    Recorded(StepId("plan", "", 1), "json", b"1"),
-    ModelsUsed((Usage("m", input_tokens=1),)),
+ONE_OF_EACH: Final[tuple[entries.Entry, ...]] = (
+    entries.TurnOpened(request("x")),
+    entries.MessageAppended(message("x")),
+    entries.StatusChanged(TaskStatus(state=S.TASK_STATE_WORKING)),
+    entries.ArtifactWritten(artifact("a", "x")),
+    entries.MetadataMerged(Struct()),
+    entries.Restarted(1),
+    entries.TurnEnded(),
+    entries.Replied(agent_message("x")),
+    entries.Recorded(entries.StepId("plan", "", 1), "json", b"1"),
+    entries.ModelsUsed((Usage("m", input_tokens=1),)),
 )
 
 
 def test_entries_are_those_of_the_codec() -> None:
     """Each kind of entry has its byte, and none is left out."""
-    assert {type(entry) for entry in ONE_OF_EACH} == set(get_args(Entry)) - {Unknown}
-    coded = {encode_entries([one])[:1].decode(): type(one).__name__ for one in ONE_OF_EACH}
+    assert {type(entry) for entry in ONE_OF_EACH} == set(get_args(entries.Entry)) - {
+        entries.Unknown
+    }
+    coded = {entries.encode_entries([one])[:1].decode(): type(one).__name__ for one in ONE_OF_EACH}
     listed = {kind: cells[0].strip("`") for kind, cells in rows("Entries", "kind").items()}
     assert listed == coded
     assert {kind.encode() for kind in listed} == entries._KINDS

@@ -20,11 +20,6 @@ def jwk(kid: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def store(clock: ManualClock) -> KeyStore:
     return memory_keys(clock)
 

@@ -40,11 +40,6 @@ def ended(head: Head) -> bool:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def storage(clock: ManualClock) -> DurableStorage:
     return memory_storage(clock=clock)
 
@@ -98,9 +93,7 @@ async def test_events_in_order(storage: DurableStorage, monkeypatch: pytest.Monk
     assert tail.fold.task() == await storage.load_task(head.task_id)
 
 
-async def test_resuming_at_any_cursor_gives_the_rest(
-    storage: DurableStorage,
-) -> None:
+async def test_resuming_at_any_cursor_gives_the_rest(storage: DurableStorage) -> None:
     """Task and rest are the whole, wherever it was cut; a foreign cursor gets the task as it is."""
     head = await storage.commit(await running(storage), to(COMPLETED, token="A"))
     tail, first = await Tail.resume(storage, head.task_id, await start_of(storage, head))

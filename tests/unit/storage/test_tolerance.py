@@ -388,10 +388,7 @@ async def test_a_newer_task_is_not_written(world: World, place: str, values: _Ty
     place=st.sampled_from(["waiting", "claimed"]), values=NEWER_HEADS, receives=st.integers(1, 3)
 )
 async def test_a_newer_turn(world: World, place: str, values: _Typed, receives: int) -> None:
-    """A newer turn is given back each time, without attempt or commit, and given up by no sweep.
-
-    Nor does a sweep carry out its cancel, even after `A2A_GIVE_UP_HOURS`.
-    """
+    """It is given back each time, without attempt or commit; no sweep gives it up or ends it."""
     head = world.heads[place]
     world.set_head(head, values)
     await world.refuses_to_run(head, receives=receives)
@@ -406,9 +403,7 @@ async def test_a_newer_turn(world: World, place: str, values: _Typed, receives: 
     assert (await world.newest(place)).turn.sends == 1
 
 
-async def test_a_damaged_turn_comes_back_ever_more_rarely(
-    world: World,
-) -> None:
+async def test_a_damaged_turn_comes_back_ever_more_rarely(world: World) -> None:
     """Copies of a damaged turn wait twice as long each time, up to an hour."""
     head = world.heads["waiting"]
     newer.append_to_body(world.database, newer.event_key(head), b"T")
@@ -482,12 +477,6 @@ FIELDS = st.dictionaries(
 UNKNOWN_OPERATIONS = st.text(max_size=12).filter(lambda name: name not in ("run", "cancel"))
 
 
-def record_of(body: str, receives: int = 1) -> dict[str, Any]:
-    """A delivery as an event source passes it."""
-    attributes = {"ApproximateReceiveCount": str(receives), "MessageGroupId": "g"}
-    return {"messageId": "m", "receiptHandle": "r", "body": body, "attributes": attributes}
-
-
 def widened(message: Any, fields: Mapping[str, Any], **values: Any) -> str:
     """The body of a message with fields that this release does not know."""
     body = message.model_dump(mode="json", by_alias=True) | dict(fields) | values
@@ -504,7 +493,9 @@ async def test_an_unknown_operation_is_left_to_a_newer_worker(
     """A worker gives it back, whatever has become of its task; a dead letter fails nothing."""
     head = world.heads[place]
     body = widened(Operation.to_run(params_of(head)), fields, operation=name)
-    handle = world.queue.decode_record(record_of(body))
+    record = {"messageId": "m", "receiptHandle": "r", "body": body}
+    attributes = {"ApproximateReceiveCount": "1", "MessageGroupId": "g"}
+    handle = world.queue.decode_record({**record, "attributes": attributes})
     assert handle.message.operation == name
     agent = Executor(complete)
     bench = world.bench(agent)
@@ -527,15 +518,9 @@ async def test_newer_fields_are_ignored(world: World, fields: Mapping[str, Any])
     bench = world.bench(Executor(complete))
     assert await bench.adapter.process(world.queue.decode_record(wide))
     assert (await world.newest("waiting")).state == S.TASK_STATE_COMPLETED
-    job = PushJob(
-        scope=head.scope,
-        task_id=head.task_id,
-        incarnation=head.incarnation,
-        config_id="hook",
-        version=1,
-    )
-    read = PushJob.model_validate_json(widened(job, fields))
-    assert read == job
+    named: dict[str, Any] = {"scope": head.scope, "task_id": head.task_id, "config_id": "hook"}
+    job = PushJob(**named, incarnation=head.incarnation, version=1)
+    assert PushJob.model_validate_json(widened(job, fields)) == job
 
 
 # -- damaged items ---------------------------------------------------------------------------
@@ -607,10 +592,7 @@ UNSHOWABLE: Final[Mapping[str, Entry]] = {
 
 @pytest.mark.parametrize("entry", UNSHOWABLE.values(), ids=UNSHOWABLE)
 async def test_what_no_json_can_show_is_left_out_of_its_task(world: World, entry: Entry) -> None:
-    """A number or a time that JSON does not have is an entry that cannot be read.
-
-    A copy of it in HEAD, of which alone a list may need to read, is shown from the log.
-    """
+    """What JSON does not have is an unreadable entry; in HEAD's copy it is shown from the log."""
     key = newer.event_key(world.heads["ended"], 2)
     newer.append_to_body(world.database, key, encode_entries([entry]))
     await world.show_all()

@@ -26,9 +26,10 @@ from a2a_serverless.stores import (
 )
 from a2a_serverless.stores.content import apply, change_of
 from a2a_serverless.stores.layout import OWN_INDEXES, head_key
+from tests.support import stores as shared
 from tests.support.clocks import ManualClock
 from tests.support.databases import moto_database
-from tests.support.stores import NEW, TABLE, Stores, caller, followed, moto_bucket, on_table
+from tests.support.stores import NEW, TABLE, Stores, caller, chunk_of, followed, on_table
 
 DAY = 86_400
 ME = caller("me")
@@ -40,15 +41,6 @@ def new_task(text: str = "x") -> types.Task:
         context_id="context",
         status=types.TaskStatus(state=types.TaskState.TASK_STATE_WORKING),
         artifacts=[types.Artifact(artifact_id="a", parts=[types.Part(text=text)])],
-    )
-
-
-def chunk_of(task: types.Task, text: str) -> types.TaskArtifactUpdateEvent:
-    """A chunk, which is added to the task, too."""
-    artifact = types.Artifact(artifact_id="a", parts=[types.Part(text=text)])
-    task.artifacts[0].parts.extend(artifact.parts)
-    return types.TaskArtifactUpdateEvent(
-        task_id=task.id, context_id=task.context_id, artifact=artifact, append=True
     )
 
 
@@ -80,11 +72,6 @@ def expire(table: MemoryTable, clock: ManualClock) -> int:
     for key in expired:
         table._store(key, table._items[key], None)
     return len(expired)
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @pytest.fixture
@@ -175,7 +162,7 @@ async def test_a_save_that_is_cut_off(table: MemoryTable, monkeypatch: pytest.Mo
 async def test_a_bucket_takes_it(table: MemoryTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is a bucket it has what is too large; who has none cannot read it."""
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    with moto_bucket("large") as s3:
+    with shared.moto_bucket("large") as s3:
         monkeypatch.setattr("a2a_serverless.storage.s3.client", lambda _: s3)
         _, task, _ = await saved(table, "x" * 500_000, bucket="large")
         assert stored_in(table) < 2000
@@ -263,10 +250,7 @@ def client() -> Iterator[Any]:
 
 
 async def test_a_table_is_created_once(client: Any) -> None:
-    """It has its indexes and its expiry; what is there is left as it is. The runtime's serves too.
-
-    On that the stores are beside the runtime's own items.
-    """
+    """With indexes and expiry; what is there stays. The runtime's serves, beside its own items."""
     for _ in range(2):
         await create_table(TABLE, client=client)
     for name in (TABLE, "tasks"):
@@ -312,10 +296,7 @@ async def test_a_table_that_is_no_store(
 
 
 async def test_a_damaged_task(table: MemoryTable, caplog: pytest.LogCaptureFixture) -> None:
-    """One whose log has gaps, or is none, is told as damaged, and so is a webhook.
-
-    One of another release is neither read nor replaced; the log says what to do.
-    """
+    """A log with gaps, or none, and a webhook are told; another release's is left as it is."""
     await saved(table)
     (entry,) = [item for key, item in table._items.items() if key.SK.startswith("LOG#")]
     body = entry["body"]
@@ -332,10 +313,8 @@ async def test_a_damaged_task(table: MemoryTable, caplog: pytest.LogCaptureFixtu
     with pytest.raises(InternalError, match="this release cannot read"):
         await whole(table)
     await table.write(Put(item={**table._items[head_key("task")], "format": 2}))
-    for wrong in (
-        whole(table),
-        on_table(table).tasks.save(new_task(), prev_version=TaskVersion(1), context=ME),
-    ):
+    anew = on_table(table).tasks.save(new_task(), prev_version=TaskVersion(1), context=ME)
+    for wrong in (whole(table), anew):
         with pytest.raises(InternalError, match="this release cannot read"):
             await wrong
     assert "use the release that wrote it, or another table" in caplog.text
