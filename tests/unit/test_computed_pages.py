@@ -89,8 +89,7 @@ def test_streams_and_webhooks_follow_from_their_limits() -> None:
     """
     for name in ("A2A_STREAMS_IN_ALL", "A2A_STREAMS_PER_CALLER"):
         (told,) = [it for word, it in rows("tasks a second until").items() if name in word]
-        assert told[:2] == ["-", "-"]
-        assert float(told[2]) == default(name) / STREAM_S
+        assert (told[:2], float(told[2])) == (["-", "-"], default(name) / STREAM_S)
     text = pages.text("load")
     a_second = default("PushConcurrency") / (OWN_S["push"] + 0.2)
     assert (
@@ -142,8 +141,6 @@ def test_the_months_follow_from_the_prices() -> None:
     told = [cells[2] for name, cells in rows("a 30 s agent").items() if "second" in name]
     assert numbers(told) == [pytest.approx(month * one, rel=0.01) for one in each]
 
-
-# -- a month without tasks ------------------------------------------------------------------------
 
 AT_REST = {
     "AWS::CloudWatch::Alarm",
@@ -200,8 +197,6 @@ def test_the_month_without_tasks_follows_from_the_template() -> None:
     assert f"${echo:.0f}, a month without tasks ${all_of_it:.0f}." in readme
     assert rows("load")["a month without tasks"][-1] == f"{all_of_it:.0f}"
 
-
-# -- metrics --------------------------------------------------------------------------------------
 
 REFUSING = {"log_refusal", "refusal", "RequestRefusedError", "_invalid"}
 """What the first argument of a call of these is: the reason of a refusal."""

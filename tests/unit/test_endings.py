@@ -58,8 +58,7 @@ async def test_a_task_that_ends_by_itself_is_no_forced_cancel(monkeypatch: Patch
     beside(monkeypatch, "commit", lambda: end)
     with counted() as seen, logged() as lines:
         await by_the_api(stand)
-    assert await stand.state() == S.TASK_STATE_COMPLETED
-    assert seen.values("ForcedCancels") == []
+    assert (await stand.state(), seen.values("ForcedCancels")) == (S.TASK_STATE_COMPLETED, [])
     assert seen.values("TasksEnded", state="completed") == [1.0]
     assert "cancel_forced" not in {line.get("action") for line in lines}
 
@@ -215,9 +214,6 @@ async def test_the_time_to_the_first_chunk() -> None:
     (first_ms,), (running_ms,) = seen.values("TimeToFirstChunk"), seen.values("TimeRunning")
     assert 3000 <= first_ms < 6000
     assert running_ms >= 9000
-
-
-# -- sentences ------------------------------------------------------------------------------------
 
 
 async def deaf(_context: RequestContext, _queue: EventQueue) -> None:

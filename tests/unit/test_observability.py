@@ -24,9 +24,6 @@ from tests.support.observed import counted, logged, root_logger
 logger = logging.getLogger("a2a_serverless.test")
 
 
-# -- logs ----------------------------------------------------------------------------------------
-
-
 def test_a_line_says_what_the_code_works_on() -> None:
     """Each logger's lines inside of a context have its fields; a line's own fields win."""
     with logged() as lines, log_context(task_id="task-1", turn=1, attempt=None):
@@ -130,8 +127,7 @@ def test_a_function_starts_by_its_environment(
         finally:
             metrics.stop()
     line, *rest = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert (line["message"], line["service"]) == ("this", "my-agent")
-    assert len(rest) == counts
+    assert (line["message"], line["service"], len(rest)) == ("this", "my-agent", counts)
     for metric in rest:
         assert metric["_aws"]["CloudWatchMetrics"][0]["Namespace"] == "Mine"
         assert (metric["service"], metric["Attempts"]) == ("my-agent", [1.0])
@@ -161,9 +157,6 @@ def test_lines_stay_on_stdout_while_agents_redirect_it(capsys: pytest.CaptureFix
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     told = [line.get("message", line.get("Attempts")) for line in lines]
     assert told == ["beside an agent", [1.0], "after it", [1.0]]
-
-
-# -- metrics -------------------------------------------------------------------------------------
 
 
 def test_counts_that_cannot_be_written_end_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -134,8 +134,6 @@ def test_each_gap_of_conformance_has_its_section_and_its_test() -> None:
     assert all(one in sections for one in ("3.1.2", "3.1.4", "3.2.2", "4.3.3"))
 
 
-# -- threats --------------------------------------------------------------------------------------
-
 BOTH = pages.text("threats") + pages.text("threats-tools")
 THREATS = re.findall(r"^\| (?!attacker and aim \|).+$", BOTH, re.MULTILINE)
 NAMING = [*THREATS, *re.split(r"\n\n|\n(?=[|-] )", (ROOT / "SECURITY.md").read_text("utf-8"))]
@@ -156,8 +154,6 @@ def test_the_tests_exist(text: str) -> None:
         assert re.search(rf"def {name}\(", sources), name
 
 
-# -- commands of Deploy and Operate ---------------------------------------------------------------
-
 EVERY = [
     command for part in PARTS for block in commands.blocks(pages.part(part)) for command in block
 ]
@@ -177,8 +173,6 @@ def test_what_is_run_has_values() -> None:
     placeholder = re.compile(r"…|[ =](?!ID\b|AWSPREVIOUS)[A-Z]{3,}(?![\w=])(?!.*#)")
     assert [it for it in run if placeholder.search(it.partition("  #")[0])] == []
 
-
-# -- pages for contributors -----------------------------------------------------------------------
 
 PACKAGES = (Path(a2a_serverless.__file__).parent, Path(a2a_serverless_tools.__file__).parent)
 
@@ -215,8 +209,7 @@ def test_the_command_of_a_first_change_runs(capsys: pytest.CaptureFixture[str]) 
     parser = Parser(prog="a2a-serverless")
     shown.ADDERS["limits"](parser.add_subparsers().add_parser("limits"))
     options = parser.parse_args(["limits"])
-    assert options.run(options) == 0
-    assert capsys.readouterr().out == "parts of a message: 500\n"
+    assert (options.run(options), capsys.readouterr().out) == (0, "parts of a message: 500\n")
 
 
 @pytest.mark.parametrize("needed", [Table, Streamed, Blobs, FifoQueue, Handle])

@@ -92,8 +92,7 @@ def test_a_variable_without_a_value_is_left_out() -> None:
     A worker whose list is shorter sets what it knows: nothing is imported by a stored name. Each
     attempt gets a value of its own: a list that one has changed is whole for the next.
     """
-    assert taken() == ""
-    assert taken(defaulted="x") == '{"here:DEFAULTED":"x"}'
+    assert (taken(), taken(defaulted="x")) == ("", '{"here:DEFAULTED":"x"}')
     assert given("") == ("nothing", "default")
     there = {PLAIN: "the worker's", DEFAULTED: "the worker's"}
     assert given(taken(defaulted="x"), there=there) == ("the worker's", "x")

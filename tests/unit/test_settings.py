@@ -106,9 +106,6 @@ async def test_a_worker_asks_for_its_own_indexes_alone() -> None:
     await check_backends(table_backends(Settings(), table), Settings(), INDEXES_OF_WORKER)
 
 
-# -- settings in one variable ----------------------------------------------------------------------
-
-
 def test_settings_of_one_variable() -> None:
     """A2A_SETTINGS has further settings; a value may have commas."""
     text = "A2A_FLUSH_MS=500, A2A_PUSH_ALLOWED_HOSTS=10.0.0.0/8, hooks.internal,A2A_TASK_COST=0.5"
@@ -136,9 +133,6 @@ def test_settings_of_one_variable_that_are_refused(text: str, words: str) -> Non
     with pytest.raises(ConfigurationError) as refused:
         load_settings({"A2A_SETTINGS": text, "A2A_BLOBS": "other"})
     assert str(refused.value).startswith(words)
-
-
-# -- the table that A2A_TABLE names --------------------------------------------------------------
 
 
 opened: list[tuple[str, Clock]] = []

@@ -480,8 +480,7 @@ def test_without_spans_a_trace_is_only_carried() -> None:
         piece.set({"a2a.turn": 1})
         piece.event("claimed")
         piece.fail("ValueError")
-        assert trace_context() == fields
-        assert loaded(stored()) == fields
+        assert (trace_context(), loaded(stored())) == (fields, fields)
         logger.info("inside")
         with span("sweep", {}):
             begun = trace_context()
@@ -662,8 +661,7 @@ async def test_what_a_collector_does_not_take_does_not_grow() -> None:
         patched.setattr(spans, "_FLUSH_S", 0.01)
         provider = with_processor(processor)
         await run_traced(provider)
-    assert exporter.asked == 1
-    assert len(processor._batch_processor._queue) == MOST_WAITING
+    assert (exporter.asked, len(processor._batch_processor._queue)) == (1, MOST_WAITING)
     let_go.set()
     provider.shutdown()
 

@@ -164,9 +164,6 @@ async def test_a_queue_is_told_what_was_decided(outcome: DeliveryOutcome, calls:
     assert await told(outcome, UnavailableError()) == failing
 
 
-# -- a poll of SQS whose answer is lost ----------------------------------------------------------
-
-
 ID = "ReceiveRequestAttemptId"
 MESSAGE = {
     "MessageId": "1",
@@ -212,8 +209,7 @@ async def test_a_lost_answer_hides_no_message(wire: Wire) -> None:
     queue = SqsFifoQueue(Operation, "https://sqs.us-east-1.amazonaws.com/1/queue.fifo")
     (handle,) = await queue.pull(10, 0)
     lost, repeated = wire.received
-    assert handle.message.params.task_id == "t"
-    assert repeated == lost
+    assert (handle.message.params.task_id, repeated) == ("t", lost)
     assert 0 < len(lost[ID]) <= 128
     assert lost[ID].isalnum()
     for _ in range(2):

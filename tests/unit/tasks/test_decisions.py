@@ -229,9 +229,6 @@ def test_the_wait_doubles_up_to_its_cap(attempt: int, longest_s: float) -> None:
     assert 0 <= RetryPolicy(base_s=4).delay_s(1) <= 4
 
 
-# -- what a turn writes in a second --------------------------------------------------------------
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_no_second_has_more_units(seed: int) -> None:
     """Commits keep to nine tenths in each second; a larger one is alone in its seconds."""
@@ -256,6 +253,5 @@ def test_no_second_has_more_units(seed: int) -> None:
 def test_units_of_a_commit() -> None:
     """A begun KB costs two units, of each part; and so does HEAD, with its status."""
     assert commit_units(0) == commit_units(724) == 4
-    assert commit_units(725) == 6
-    assert commit_units(0, inline=4096) == 12
+    assert (commit_units(725), commit_units(0, inline=4096)) == (6, 12)
     assert commit_units(PART_BYTES + 1) == commit_units(PART_BYTES) + 2

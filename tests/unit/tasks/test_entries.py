@@ -107,8 +107,7 @@ def test_any_bytes_are_read(body: bytes) -> None:
     """Into entries that a fold takes, and of which events are shown."""
     fold = folded(decode_entries(body))
     assert fold.newest is not None
-    assert fold.shown == len(list(events_of(fold.newest, fold)))
-    assert fold.task().id == "t"
+    assert (fold.shown, fold.task().id) == (len(list(events_of(fold.newest, fold))), "t")
 
 
 @settings(deadline=None)

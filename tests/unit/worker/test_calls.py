@@ -282,8 +282,7 @@ def test_a_cancel_says_that_a_long_url_is_not_in_the_records(peer: Peer, caplog:
     with bench(peer, asks) as tested:
         run = tested.send("go")
         before = len(peer.requests)
-        assert tested.cancel(run).state == "canceled"
-        assert len(peer.requests) == before
+        assert (tested.cancel(run).state, len(peer.requests)) == ("canceled", before)
     assert "has only the beginning of its URL" in not_canceled(caplog)
 
 
@@ -430,8 +429,7 @@ def test_an_agent_that_cannot_be_called_has_failed(peer: Peer, fails: Any, why: 
 def test_an_agent_of_0_3_is_called() -> None:
     """The SDK's client speaks the version that the card names; a question is answered, too."""
     with Peer(durable, card(version="0.3")) as peer:
-        assert answer_of(peer, orders, "ask") == "did soft"
-        assert len(peer.clerk.tasks) == 1
+        assert (answer_of(peer, orders, "ask"), len(peer.clerk.tasks)) == ("did soft", 1)
 
 
 def test_credentials_go_to_the_agents_own_host_alone(peer: Peer, caplog: Log) -> None:
@@ -539,8 +537,7 @@ def test_calls_at_once_need_keys(peer: Peer) -> None:
             await answered[0].answer("x")
         await ctx.complete(" ".join(reply.text for reply in answered))
 
-    assert answer_of(peer, both) == "did soft did soft"
-    assert len(peer.clerk.messages) == 4
+    assert (answer_of(peer, both), len(peer.clerk.messages)) == ("did soft did soft", 4)
 
 
 def test_a_call_in_a_step_waits_in_its_process(peer: Peer) -> None:

@@ -95,8 +95,7 @@ async def test_ten_messages_at_once_are_answered_in_order() -> None:
     words = [f"m{number}" for number in range(10)]
     tasks = [await talk.send(word) for word in words]
     await talk.work_off()
-    assert talk.agent.runs == words
-    assert talk.agent.most == 1
+    assert (talk.agent.runs, talk.agent.most) == (words, 1)
     assert await talk.texts(*tasks) == [" ".join(words[: n + 1]) for n in range(10)]
     assert [(await talk.head(task)).turn.attempts for task in tasks] == [1] * 10
     assert await talk.line() == []
@@ -195,8 +194,7 @@ async def test_a_turn_that_does_not_run_keeps_the_conversation_for_an_hour() -> 
     assert await talk.texts(second) == ["two"]
     await talk.sweep(after_s=7200)
     await talk.work_off()
-    assert await talk.texts(late) == ["two later"]
-    assert await talk.line() == []
+    assert (await talk.texts(late), await talk.line()) == (["two later"], [])
 
 
 async def test_a_turn_that_waits_for_a_share_keeps_its_conversation() -> None:

@@ -53,8 +53,7 @@ async def test_a_failed_attempt_leaves_its_end_on_head(caplog: Log) -> None:
     assert head.status_at <= present(released.at) <= stand.clock.now_ms()
     correlation_id = line(caplog, "retry")["correlation_id"]
     end = AttemptEnd(token=ANY, reason="ValueError", correlation_id=correlation_id)
-    assert replace(released, at=None, place="") == end
-    assert released.token == head.turn.token
+    assert (replace(released, at=None, place=""), released.token) == (end, head.turn.token)
     assert (await stand.bench.records(stand.task))[-1].worker == process_name()
     assert await stand.bench.work() is True
     first, last = await stand.ends()
@@ -350,8 +349,7 @@ async def test_a_task_that_does_not_stop_is_left_behind_and_named(caplog: Log) -
         tasks.append(asyncio.create_task(refuse()))
 
     _, head = await run(leaving(leave), clock=ManualClock())
-    assert head.state == S.TASK_STATE_COMPLETED
-    assert len(lines(caplog, "agent_left_behind")) == 1
+    assert (head.state, len(lines(caplog, "agent_left_behind"))) == (S.TASK_STATE_COMPLETED, 1)
     refusing.set()
     await asyncio.gather(*tasks)
 

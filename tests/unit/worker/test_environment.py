@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from a2a.server.agent_execution import AgentExecutor
 from aws_lambda_powertools.shared import constants
-from botocore import configprovider
+from botocore.configprovider import BOTOCORE_DEFAUT_SESSION_VARIABLES
 from botocore.session import Session
 
 from a2a_serverless import aws
@@ -30,6 +30,7 @@ from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless_tools.local import dotenv
 from tests.support import pages
 from tests.support.messages import said
+from tests.support.present import present
 from tests.support.workers import S
 from tests.unit.worker.stand import Log, Patch, actions, run
 
@@ -109,10 +110,7 @@ def test_a_refused_name_sets_nothing_and_is_not_shown(secret: dict[str, str], na
 def variables_read(package: str) -> set[str]:
     """The names of variables that the modules of a package read, as they stand there."""
     read = r"""(?:environ(?:\.get)?|getenv)\s*[\[(]\s*['"]([A-Za-z_0-9]+)['"]"""
-    found = find_spec(package)
-    assert found is not None
-    assert found.origin is not None
-    modules = Path(found.origin).parent.rglob("*.py")
+    modules = Path(present(present(find_spec(package)).origin)).parent.rglob("*.py")
     return {name for module in modules for name in re.findall(read, module.read_text("utf-8"))}
 
 
@@ -124,24 +122,15 @@ HARMLESS = {"FOO"}
 
 def test_what_the_runtimes_libraries_read_is_not_the_agents() -> None:
     """Each variable that a client of AWS, TLS or Powertools reads is refused."""
-    configured = {
-        name
-        for _, names, *_ in configprovider.BOTOCORE_DEFAUT_SESSION_VARIABLES.values()
-        for name in ([names] if isinstance(names, str) else names or [])
-    }
-    of_powertools = {v for n, v in vars(constants).items() if n.endswith("_ENV")}
-    found = {
-        name
-        for package in ("botocore", "urllib3", "awslambdaric")
-        for name in variables_read(package)
-    }
+    of_botocore = [names for _, names, *_ in BOTOCORE_DEFAUT_SESSION_VARIABLES.values() if names]
+    names = {each for one in of_botocore for each in ([one] if isinstance(one, str) else one)}
+    names |= {v for n, v in vars(constants).items() if n.endswith("_ENV")}
+    found = set().union(*map(variables_read, ("botocore", "urllib3", "awslambdaric")))
     assert found >= OWN
     paths = ssl.get_default_verify_paths()
-    of_python = {paths.openssl_cafile_env, paths.openssl_capath_env}
+    names |= found | {paths.openssl_cafile_env, paths.openssl_capath_env}
     legacy = {"LOG_LEVEL"}  # of a logger of Powertools that the runtime does not use
-    names = configured | of_powertools | found | of_python
-    taken = {name for name in names - HARMLESS - legacy if not is_refused(name)}
-    assert taken == set()
+    assert [name for name in names - HARMLESS - legacy if not is_refused(name)] == []
 
 
 def test_the_page_has_the_names_that_are_refused() -> None:
@@ -259,7 +248,6 @@ def factory():
 
 executor, waiter, number = Executor(), Waiter(), 7
 """
-KEYLESS = SOURCE[: SOURCE.index("raise RuntimeError")].count("\n") + 1
 MUTE = """
 class Mute(BaseException):
     def __str__(self):
@@ -276,19 +264,25 @@ agent = Asking()
 """
 
 
+FILES = {
+    "neighbour": "NAME = 'x'\n",
+    "agent_file": SOURCE,
+    "broken": "raise ValueError('no key\\nset')\n",
+    "typo": "def agent(:\n",
+    "needy": "import a_framework_that_is_not_there\n",
+    "helped": "from os import path\n\nimport helper_with_an_error\n",
+    "helper_with_an_error": "import json\n\njson.loads('{')\n",
+    "mute": MUTE,
+    "garbled": "import helper_with_a_typo\n",
+    "helper_with_a_typo": "\nagent = = 1\n",
+}
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: Patch) -> Path:
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "neighbour.py").write_text("NAME = 'x'\n")
-    (tmp_path / "agent_file.py").write_text(SOURCE)
-    (tmp_path / "broken.py").write_text("raise ValueError('no key\\nset')\n")
-    (tmp_path / "typo.py").write_text("def agent(:\n")
-    (tmp_path / "needy.py").write_text("import a_framework_that_is_not_there\n")
-    (tmp_path / "helped.py").write_text("from os import path\n\nimport helper_with_an_error\n")
-    (tmp_path / "helper_with_an_error.py").write_text("import json\n\njson.loads('{')\n")
-    (tmp_path / "mute.py").write_text(MUTE)
-    (tmp_path / "garbled.py").write_text("import helper_with_a_typo\n")
-    (tmp_path / "helper_with_a_typo.py").write_text("\nagent = = 1\n")
+    for name, source in FILES.items():
+        (tmp_path / f"{name}.py").write_text(source)
     return tmp_path
 
 
@@ -319,56 +313,33 @@ def test_a_file_alone_names_its_agent(folder: Path) -> None:
         load_agent(f"{folder}/agent_file.py")
 
 
-NO_AGENT = [
-    ("agent", "is not of the form FILE.py:NAME."),
-    ("@/none.py:a", "cannot be used: there is no file @/none.py."),
-    (
-        "@/neighbour.py:agent",
-        (
-            "cannot be used: @/neighbour.py has no 'agent': write a class that derives from Worker,"
-            " and `agent = ITS_NAME()`."
-        ),
-    ),
-    (
-        "@/agent_file.py:other",
-        (
-            f"cannot be used: @/agent_file.py has no 'other', but {THERE}: write"
-            " `other = Executor`, or name @/agent_file.py:waiter."
-        ),
-    ),
-    ("@/agent_file.py:number", f"is of the type int{NEITHER}"),
-    ("@/agent_file.py:Stranger", f"is Stranger{NEITHER}"),
-    ("@/agent_file.py:factory", f"is {FUNCTION}"),
-    (
-        "@/agent_file.py:Keyless",
-        f"cannot be made: RuntimeError: no key (@/agent_file.py, line {KEYLESS}).",
-    ),
-    ("@/broken.py:agent", "cannot be imported: ValueError: no key set (@/broken.py, line 1)."),
-    ("@/mute.py:agent", "cannot be imported: Mute: its text cannot be read (@/mute.py, line 6)."),
-    ("@/typo.py:agent", "cannot be imported: SyntaxError: invalid syntax (@/typo.py, line 1)."),
-    (
-        "@/helped.py:agent",
-        (
-            "cannot be imported: JSONDecodeError: Expecting property name enclosed in double"
-            " quotes: line 1 column 2 (char 1) (@/helper_with_an_error.py, line 3)."
-        ),
-    ),
-    (
-        "@/garbled.py:agent",
-        "cannot be imported: SyntaxError: invalid syntax (@/helper_with_a_typo.py, line 2).",
-    ),
-    (
-        "@/needy.py:agent",
-        (
-            "cannot be imported: ModuleNotFoundError: No module named"
-            " 'a_framework_that_is_not_there' (@/needy.py, line 1): correct the import, or install"
-            " the package and name it in requirements.in."
-        ),
-    ),
-]
+IS_NO_AGENT = {
+    "agent": "is not of the form FILE.py:NAME.",
+    "@/none.py:a": "cannot be used: there is no file @/none.py.",
+    "@/neighbour.py:agent": "cannot be used: @/neighbour.py has no 'agent': write a class that"
+    " derives from Worker, and `agent = ITS_NAME()`.",
+    "@/agent_file.py:other": f"cannot be used: @/agent_file.py has no 'other', but {THERE}: write"
+    " `other = Executor`, or name @/agent_file.py:waiter.",
+    "@/agent_file.py:number": f"is of the type int{NEITHER}",
+    "@/agent_file.py:Stranger": f"is Stranger{NEITHER}",
+    "@/agent_file.py:factory": f"is {FUNCTION}",
+}
+CANNOT_BE_IMPORTED = {
+    "broken": "ValueError: no key set (@/broken.py, line 1).",
+    "mute": "Mute: its text cannot be read (@/mute.py, line 6).",
+    "typo": "SyntaxError: invalid syntax (@/typo.py, line 1).",
+    "helped": "JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2"
+    " (char 1) (@/helper_with_an_error.py, line 3).",
+    "garbled": "SyntaxError: invalid syntax (@/helper_with_a_typo.py, line 2).",
+    "needy": "ModuleNotFoundError: No module named 'a_framework_that_is_not_there' (@/needy.py,"
+    " line 1): correct the import, or install the package and name it in requirements.in.",
+}
+IS_NO_AGENT |= {
+    f"@/{file}.py:agent": f"cannot be imported: {why}" for file, why in CANNOT_BE_IMPORTED.items()
+}
 
 
-@pytest.mark.parametrize(("reference", "sentence"), NO_AGENT)
+@pytest.mark.parametrize(("reference", "sentence"), IS_NO_AGENT.items())
 def test_what_is_no_agent_is_named(folder: Path, reference: str, sentence: str) -> None:
     """An agent that cannot be loaded is refused with one sentence: agent, reason, file and line."""
     reference = reference.replace("@", str(folder))
@@ -378,14 +349,21 @@ def test_what_is_no_agent_is_named(folder: Path, reference: str, sentence: str) 
     assert str(raised.value) == said
 
 
-@pytest.mark.parametrize("name", ["Demanding", "Abstract"])
-def test_an_agent_that_cannot_be_made_is_named(folder: Path, name: str) -> None:
-    """A class that wants arguments, or misses methods, stops the start: its reason and its line."""
-    line = SOURCE[: SOURCE.index(f"class {name}(")].count("\n") + 1
-    with pytest.raises(
-        ConfigurationError,
-        match=rf"agent_file.py:{name}' cannot be made: TypeError: .+_file.py, line {line}\)\.$",
-    ):
+@pytest.mark.parametrize(
+    ("name", "mark", "why"),
+    [
+        ("Demanding", "class Demanding(", "TypeError: .+"),
+        ("Abstract", "class Abstract(", "TypeError: .+"),
+        ("Keyless", "raise RuntimeError", "RuntimeError: no key .+"),
+    ],
+)
+def test_an_agent_that_cannot_be_made_is_named(
+    folder: Path, name: str, mark: str, why: str
+) -> None:
+    """A class that wants arguments, misses methods or raises stops the start: reason and line."""
+    line = SOURCE[: SOURCE.index(mark)].count("\n") + 1
+    says = rf"agent_file.py:{name}' cannot be made: {why}_file.py, line {line}\)\.$"
+    with pytest.raises(ConfigurationError, match=says):
         load_agent(f"{folder}/agent_file.py:{name}")
 
 
@@ -484,5 +462,4 @@ async def test_a_deployed_agent_is_loaded_once_it_can_be(folder: Path) -> None:
     await stand.cancel()
     await stand.work()
     await stand.send("another task")
-    assert (await stand.work()).state == S.TASK_STATE_INPUT_REQUIRED
-    assert prepared == [""]
+    assert ((await stand.work()).state, prepared) == (S.TASK_STATE_INPUT_REQUIRED, [""])

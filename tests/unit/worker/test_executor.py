@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import copy
 import threading
-from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
 
 import pytest
 from a2a.helpers import new_task_from_user_message
@@ -27,7 +28,6 @@ from google.protobuf.json_format import MessageToDict
 
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.tasks.fold import Event
 from a2a_serverless.worker.context import TaskContext
 from tests.support.messages import said
 from tests.support.workers import Agent, Execute, S, chunk, complete, status
@@ -163,69 +163,51 @@ async def test_a_task_event_with_a_fault_is_not_written_in_part() -> None:
     assert not task.metadata.fields
 
 
-WORKING = TaskStatus(state=S.TASK_STATE_WORKING)
+def status_of(task_id: str, state: Any = S.TASK_STATE_WORKING) -> TaskStatusUpdateEvent:
+    return TaskStatusUpdateEvent(task_id=task_id, status=TaskStatus(state=state))
+
+
+def artifact_of(task_id: str, **fields: Any) -> TaskArtifactUpdateEvent:
+    return TaskArtifactUpdateEvent(task_id=task_id, artifact=Artifact(**fields))
+
+
+HOLLOW = {"artifact_id": "a", "parts": [Part()]}
 EMPTY = Message(message_id="m", role=Role.ROLE_AGENT)
-HOLLOW = Artifact(artifact_id="a", parts=[Part()])
-
-FAULTS: dict[str, tuple[list[Event], str]] = {
-    "a Message after task events": (
-        [TaskStatusUpdateEvent(task_id="@", status=WORKING), text_message("late")],
-        "The agent emitted a Message after task events; it has to use a status message.",
-    ),
-    "another task's status": (
-        [TaskStatusUpdateEvent(task_id="other", status=WORKING)],
-        "The agent emitted a TaskStatusUpdateEvent for another task than its own.",
-    ),
-    "another task's artifact": (
-        [TaskArtifactUpdateEvent(task_id="other", artifact=HOLLOW)],
-        "The agent emitted a TaskArtifactUpdateEvent for another task than its own.",
-    ),
-    "another Task": ([Task(id="other")], "The agent emitted a Task for another task than its own."),
-    "another task's Message": (
-        [text_message("x", task_id="other")],
-        "The agent emitted a Message for another task than its own.",
-    ),
-    "a status without a state": (
-        [TaskStatusUpdateEvent(task_id="@")],
-        "The agent emitted a status without a state.",
-    ),
-    "a message without parts": ([EMPTY], "The agent emitted a message without parts."),
-    "a part without content": (
-        [TaskArtifactUpdateEvent(task_id="@", artifact=HOLLOW)],
-        "Artifact 'a' of the agent has a part without content.",
-    ),
-    "an artifact without an id": (
-        [TaskArtifactUpdateEvent(task_id="@", artifact=Artifact(parts=[Part(text="x")]))],
-        "The agent emitted an artifact without artifactId.",
-    ),
-    "no event at all": (
-        ["hello"],  # type: ignore[list-item]
-        "The agent emitted a str, which is no A2A event.",
-    ),
-}
+LATE = "emitted a Message after task events; it has to use a status message."
+FAULTS: list[tuple[list[Any], str]] = [
+    ([status_of("@"), text_message("late")], LATE),
+    ([status_of("other")], "emitted a TaskStatusUpdateEvent for another task than its own."),
+    ([artifact_of("other", **HOLLOW)], "emitted a TaskArtifactUpdateEvent for another task than"),
+    ([Task(id="other")], "emitted a Task for another task than its own."),
+    ([text_message("x", task_id="other")], "emitted a Message for another task than its own."),
+    ([status_of("@", None)], "emitted a status without a state."),
+    ([EMPTY], "emitted a message without parts."),
+    ([artifact_of("@", **HOLLOW)], "Artifact 'a' of the agent has a part without content."),
+    ([artifact_of("@", parts=[Part(text="x")])], "emitted an artifact without artifactId."),
+    (["hello"], "emitted a str, which is no A2A event."),
+]
+"""What an agent may not emit, `@` for its task's id, and the sentence of it."""
 
 
-@pytest.mark.parametrize(
-    ("fault", "is_caught"), [*((fault, False) for fault in FAULTS), ("another Task", True)]
-)
-async def test_an_impossible_event_fails_the_task(fault: str, is_caught: bool) -> None:  # noqa: FBT001
+@pytest.mark.parametrize("is_caught", [False, True])
+@pytest.mark.parametrize(("events", "sentence"), FAULTS)
+async def test_an_impossible_event_fails_the_task(
+    events: list[Any], sentence: str, *, is_caught: bool
+) -> None:
     """The task fails at once and the sentence names the agent's fault, also if it catches it."""
-    events, sentence = FAULTS[fault]
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:
         for template in events:
             event = copy.deepcopy(template)
             if getattr(event, "task_id", "") == "@":
-                event.task_id = context.task_id  # type: ignore[union-attr]
-            try:
+                event.task_id = context.task_id
+            with suppress(Exception if is_caught else ()):
                 await queue.enqueue_event(event)
-            except Exception:
-                if not is_caught:
-                    raise
         await complete(context, queue)
 
     stand, head = await run(Agent(execute))
-    assert (head.state, await stand.text()) == (S.TASK_STATE_FAILED, sentence)
+    assert head.state == S.TASK_STATE_FAILED
+    assert (await stand.text()).removeprefix("The agent ").startswith(sentence)
 
 
 async def test_tasks_that_emit_at_once_share_no_commit_beyond_its_limit() -> None:
@@ -290,29 +272,21 @@ async def test_a_large_answer_fits_behind_the_conversations_state() -> None:
     assert head.state == S.TASK_STATE_COMPLETED
 
 
-# -- messages without parts, and Tasks that say again what was said before -------------------------
-
-
 def wordless(**metadata: object) -> Message:
     """An agent's message without parts."""
     return Message(message_id="w", role=Role.ROLE_AGENT, metadata=metadata)
 
 
-def update(
-    context: RequestContext, state: TaskState, message: Message, metadata: Mapping[str, object]
-) -> TaskStatusUpdateEvent:
-    return TaskStatusUpdateEvent(
-        task_id=context.task_id,
-        context_id=context.context_id,
-        status=TaskStatus(state=state, message=message),
-        metadata=metadata,
-    )
-
-
 async def in_statuses(context: RequestContext, queue: EventQueue) -> None:
-    message = wordless(a=1, b=1)
-    await queue.enqueue_event(update(context, S.TASK_STATE_WORKING, message, {"a": 2}))
-    await queue.enqueue_event(update(context, S.TASK_STATE_COMPLETED, wordless(c=3), {}))
+    task_id = context.task_id or ""
+    for state, message, metadata in (
+        (S.TASK_STATE_WORKING, wordless(a=1, b=1), {"a": 2}),
+        (S.TASK_STATE_COMPLETED, wordless(c=3), {}),
+    ):
+        event = status_of(task_id, state)
+        event.status.message.CopyFrom(message)
+        event.metadata.update(metadata)
+        await queue.enqueue_event(event)
 
 
 async def in_a_task(context: RequestContext, queue: EventQueue) -> None:
@@ -330,16 +304,13 @@ async def test_a_message_without_parts_is_no_message(execute: Execute) -> None:
     assert head.state == S.TASK_STATE_COMPLETED
     task = await stand.shown()
     assert not task.status.HasField("message")
-    assert said(task) == ["hello"]
-    assert MessageToDict(task.metadata) == {"a": 2, "b": 1, "c": 3}
+    assert (said(task), MessageToDict(task.metadata)) == (["hello"], {"a": 2, "b": 1, "c": 3})
 
 
-@pytest.mark.parametrize(
-    ("pause", "names_messages"), [(PAUSES[0], True), (PAUSES[0], False), (PAUSES[1], True)]
-)
+@pytest.mark.parametrize("names_messages", [True, False])
+@pytest.mark.parametrize("pause", PAUSES)
 async def test_the_same_question_in_a_task_is_asked_again(
-    pause: TaskState,
-    names_messages: bool,  # noqa: FBT001
+    pause: TaskState, *, names_messages: bool
 ) -> None:
     """A turn that ends with the pause it began with has ended, and the question is there twice."""
 

@@ -186,10 +186,8 @@ async def test_leaving_is_no_cancel(
     caplog.set_level(logging.INFO)
     stand = Stand(handle)
     head = await left_by(stand, is_handed_over=leaves is stepped)
-    assert ended == [ends]
-    assert set(heard) == {"TurnParked", "finally"}
-    assert heard.count("TurnParked") == heard.count("finally")
-    assert head.turn.attempts == 0
+    assert (ended, set(heard)) == ([ends], {"TurnParked", "finally"})
+    assert (heard.count("TurnParked"), head.turn.attempts) == (heard.count("finally"), 0)
     assert not [line for line in caplog.records if line.levelno > logging.INFO], caplog.text
     await stand.pass_time(3600)
     working = asyncio.create_task(stand.work())

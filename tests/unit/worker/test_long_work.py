@@ -29,9 +29,6 @@ def bench(agent_bench: MakeBench) -> Bench:
     return lambda handle, **settings: agent_bench(Script(handle), **settings)
 
 
-# -- progress ----------------------------------------------------------------------------------
-
-
 def test_progress_is_a_status_with_metadata(bench: Bench) -> None:
     """Numbers as metadata, the text as message; who polls finds the last one at the task."""
 
@@ -64,9 +61,6 @@ def test_progress_may_stand_in_a_loop(bench: Bench) -> None:
     assert [told.percent for told in run.progress] == [*range(101), 100]
 
 
-# -- waits -------------------------------------------------------------------------------------
-
-
 def test_a_cancel_ends_a_sleep(bench: Bench) -> None:
     """CancelledError comes out of `ctx.sleep` a second after the cancel, not an hour."""
     seen: list[str] = []
@@ -82,8 +76,7 @@ def test_a_cancel_ends_a_sleep(bench: Bench) -> None:
             raise
 
     stand = bench(handle)
-    assert stand.send("hi").state == "canceled"
-    assert seen == ["cancelled", "tidy"]
+    assert (stand.send("hi").state, seen) == ("canceled", ["cancelled", "tidy"])
     assert stand.clock.monotonic() < 60
 
 
@@ -153,9 +146,6 @@ def test_the_first_error_ends_the_others(bench: Bench) -> None:
     assert run.text == "no such city, ['ended', 'ended']"
 
 
-# -- blocking functions ------------------------------------------------------------------------
-
-
 def test_a_blocking_function_runs_in_a_thread(bench: Bench) -> None:
     """With its arguments and the turn's context variables; its exception comes as it is."""
 
@@ -189,8 +179,7 @@ def test_a_cancel_waits_for_the_function(bench: Bench) -> None:
         ended.append(ctx.is_cancelled)
 
     stand = bench(lambda ctx: ctx.run_sync(blocking, ctx))
-    assert stand.send("hi").state == "canceled"
-    assert ended == [True]
+    assert (stand.send("hi").state, ended) == ("canceled", [True])
 
 
 def test_a_function_that_does_not_end_is_left_behind(bench: Bench, caplog: Log) -> None:

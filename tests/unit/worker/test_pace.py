@@ -139,9 +139,6 @@ async def test_what_is_dropped_keeps_nothing_waiting() -> None:
     assert [len(text) for _, text in await world.commits()] == [LARGE]
 
 
-# -- when entries are committed ------------------------------------------------------------------
-
-
 async def commits_of(does: Does) -> list[tuple[int, str]]:
     """Run an agent, and return when it was committed, and what."""
 
@@ -185,8 +182,7 @@ async def test_a_steady_stream_costs_one_commit_more() -> None:
             await world.clock.sleep(0.005)
 
     began = await commits_of(steady)
-    assert sum(len(texts) for _, texts in began) == 400
-    assert began[0] == (0, "x")
+    assert (sum(len(texts) for _, texts in began), began[0]) == (400, (0, "x"))
     # Without it: a batch is open for 0.1 s, and the next one opens with the chunk behind it.
     assert len(began) <= 1 + -(-399 // 20)
 

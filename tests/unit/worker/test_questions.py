@@ -86,8 +86,7 @@ async def test_the_code_goes_on_behind_its_question() -> None:
     assert (await answered(stand, "b")).state == S.TASK_STATE_INPUT_REQUIRED
     head = await answered(stand, "yes")
     assert (head.state, head.turn.begun, head.needs) == (S.TASK_STATE_COMPLETED, 0, 0)
-    assert bank.ran == ["plan", "reserve b", "pay yes"]
-    assert bank.seen == [("hello", 0, "")] * 3
+    assert (bank.ran, bank.seen) == (["plan", "reserve b", "pay yes"], [("hello", 0, "")] * 3)
     assert await stand.artifacts() == {"log": ["begun;account b;"], "final-answer": ["paid"]}
     history = [message.parts[0].text for message in (await stand.shown()).history]
     assert history == ["hello", "Which account?", "b", "Are you sure?", "yes"]
@@ -106,8 +105,7 @@ async def test_an_answer_has_text_data_and_files() -> None:
     await answered(stand, "this", "one", new_data_part({"a": 1}), Part(raw=b"scan", filename="s"))
     (answer,) = got
     assert (answer.text, answer.data, answer.user) == ("this\none", {"a": 1}, "pat")
-    assert [each.filename for each in answer.files] == ["s"]
-    assert await finals(stand) == ["scan"]
+    assert ([each.filename for each in answer.files], await finals(stand)) == (["s"], ["scan"])
 
 
 async def test_a_message_may_answer_some_of_several_questions() -> None:
@@ -129,8 +127,7 @@ async def test_a_message_may_answer_some_of_several_questions() -> None:
     await answered(stand, named(Part(text="?"), "year"))
     assert [each for each, _ in await question(stand)] == ["day?", "place?"]
     head = await answered(stand, "any")
-    assert head.state == S.TASK_STATE_COMPLETED
-    assert await finals(stand) == ["any noon any"]
+    assert (head.state, await finals(stand)) == (S.TASK_STATE_COMPLETED, ["any noon any"])
     assert sorted(ran) == ["day any", "hour noon", "place any"]
 
 
@@ -164,8 +161,7 @@ async def test_an_answer_is_read_as_its_schema() -> None:
     assert about["schema"]["properties"]["people"]["type"] == "integer"
     for _, says, _ in asked:
         head = await answered(stand, says)
-    assert head.state == S.TASK_STATE_COMPLETED
-    assert got == [value for *_, value in asked]
+    assert (head.state, got) == (S.TASK_STATE_COMPLETED, [value for *_, value in asked])
 
 
 async def test_a_wrong_answer_is_asked_again_three_times() -> None:
@@ -227,8 +223,7 @@ async def test_the_time_of_a_question_ends() -> None:
     await stand.work()
     assert await stand.text() == "Nobody has answered the question '#1' in time. Shall I?"
     assert (await answered(stand, "yes")).state == S.TASK_STATE_COMPLETED
-    assert ran == ["plan", "late"]
-    assert said(await stand.shown())[:2] == ["hello", "Which?"]
+    assert (ran, said(await stand.shown())[:2]) == (["plan", "late"], ["hello", "Which?"])
 
 
 async def test_a_sleep_beside_a_question_waits_for_its_answer() -> None:
@@ -367,9 +362,6 @@ async def test_code_that_differs_before_its_question_fails_with_what_differs(
     code.append((name, before))
     assert (await answered(stand, "b")).state == S.TASK_STATE_FAILED
     assert says in await stand.text()
-
-
-# -- signals from outside --------------------------------------------------------------------------
 
 
 PAID = StepId("paid", "", 1)

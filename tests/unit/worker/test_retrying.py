@@ -208,8 +208,7 @@ async def test_a_task_that_is_deleted_while_it_runs_ends() -> None:
     stand = Stand(Agent(endless))
     working = await stand.begin(2)
     assert await working
-    assert ended == [stand.task.task_id]
-    assert (await count_data(stand.storage)).tasks == 0
+    assert (ended, (await count_data(stand.storage)).tasks) == ([stand.task.task_id], 0)
     assert (await delete_data(stand.storage)).is_done
 
 
@@ -276,8 +275,7 @@ async def test_a_failed_attempt_waits_longer_each_time(monkeypatch: Patch) -> No
 
         monkeypatch.setattr(handle, "nack", nack)
         assert await stand.bench.adapter.process(handle) is False
-    assert delays == [2, 4, 8]
-    assert await stand.state() == S.TASK_STATE_WORKING
+    assert (delays, await stand.state()) == ([2, 4, 8], S.TASK_STATE_WORKING)
 
 
 async def test_receives_that_never_ran_are_no_attempts() -> None:

@@ -107,8 +107,7 @@ class Function(Stand):
 async def test_a_quick_turn_pulls_nothing() -> None:
     """Where every turn ends within a second, an invocation pays for no poll."""
     function = Function()
-    assert await (await function.sent("0 own")) == ALL_DONE
-    assert function.polls.at == []
+    assert (await (await function.sent("0 own")), function.polls.at) == (ALL_DONE, [])
 
 
 async def test_others_are_pulled_beside_a_turn_that_lasts() -> None:
@@ -116,12 +115,10 @@ async def test_others_are_pulled_beside_a_turn_that_lasts() -> None:
     function = Function(turns=15)
     invocation = await function.sent(*(f"10 {name}" for name in "abcdefghijklmnopqrs"))
     await function.clock.pass_time(1.5)
-    assert len(function.begun) == 15
-    assert function.polls.limits[:2] == [10, 4]
+    assert (len(function.begun), function.polls.limits[:2]) == (15, [10, 4])
     assert function.polls.at[0] - function.begun["a"] == pytest.approx(1.0)
     await function.clock.pass_time(200)
-    assert await invocation == ALL_DONE
-    assert len(function.ended) == 19
+    assert (await invocation, len(function.ended)) == (ALL_DONE, 19)
     assert sorted(function.begun.values())[15] - function.ended["a"] <= 0.25
 
 
@@ -155,8 +152,7 @@ async def test_no_poll_outlives_its_invocation() -> None:
     await function.clock.pass_time(0)
     assert "late" in function.begun
     await function.clock.pass_time(3)
-    assert await invocation == ALL_DONE
-    assert function.polls.open == 0
+    assert (await invocation, function.polls.open) == (ALL_DONE, 0)
     assert function.ended["late"] == pytest.approx(3.5, abs=0.1)
 
 
@@ -260,8 +256,7 @@ async def test_only_the_events_own_failure_is_reported() -> None:
     long, failing = await function.send("20 long"), await function.send("2 raises")
     invocation = await function.invoke()
     await function.clock.pass_time(60)
-    assert await invocation == ALL_DONE
-    assert function.starts.count("raises") == 2
+    assert (await invocation, function.starts.count("raises")) == (ALL_DONE, 2)
     assert {await function.state(each) for each in (long, failing)} == {S.TASK_STATE_COMPLETED}
     function = Function()
     await function.send("2 raises")
@@ -283,8 +278,7 @@ async def test_a_turn_ends_at_its_own_limit() -> None:
     await function.clock.pass_time(200)
     assert invocation.done()
     await function.work_off()
-    assert await function.state(head) == S.TASK_STATE_FAILED
-    assert function.starts == ["slow"] * 3
+    assert (await function.state(head), function.starts) == (S.TASK_STATE_FAILED, ["slow"] * 3)
 
 
 async def test_a_table_that_vanishes_gives_back_all_turns(monkeypatch: Patch) -> None:
@@ -387,8 +381,7 @@ def test_the_function_lives_through_many_invocations(source: Source) -> None:
     """Every invocation uses the same event loop, and leaves nothing running in it."""
     for _ in range(3):
         head, record = source.send()
-        assert source.handle(record) == []
-        assert source.state(head) == S.TASK_STATE_COMPLETED
+        assert (source.handle(record), source.state(head)) == ([], S.TASK_STATE_COMPLETED)
         assert asyncio.all_tasks(source.function._loop) == set()
 
 

@@ -84,9 +84,6 @@ def test_what_fails_leaves_no_place_idle_for_long(fault: Mapping[str, Any], leas
     assert alone(10, MANY, 2.0, seed=0, **fault) >= least
 
 
-# -- one process -----------------------------------------------------------------------------
-
-
 class World(Repairs):
     """A storage, its queue, and the shares of a process that has just started."""
 
@@ -176,8 +173,7 @@ async def test_each_idle_place_of_a_process_gets_a_turn_at_once() -> None:
         await world.parked()
     world.shares.idle = lambda: 6
     await world.shares.beside(handle, asyncio.Event(), is_late=False)
-    assert len(world.copies()) == 7
-    assert await world.waiting() == 3
+    assert (len(world.copies()), await world.waiting()) == (7, 3)
 
 
 async def test_a_dead_worker_keeps_no_share() -> None:
@@ -251,8 +247,7 @@ async def test_a_place_that_leaves_its_turn_runs_a_woken_one() -> None:
     admitted = await world.shares.admits(handle, own)
     assert admitted.head is None
     assert admitted.instead is not None
-    assert admitted.instead.attempt == 1
-    assert admitted.instead.message.params.copy_number == 1
+    assert (admitted.instead.attempt, admitted.instead.message.params.copy_number) == (1, 1)
 
 
 @pytest.mark.parametrize(("turns", "goes"), [(1, "operations"), (2, "quarantine")])

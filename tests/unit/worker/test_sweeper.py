@@ -105,8 +105,7 @@ async def test_only_a_turn_out_of_line_has_been_left_by_its_worker(
     assert told.count("AgeOfLostTurns") == 1
     assert await stack.storage.park(await stack.head(head), "conversation")
     stack.clock.advance(LEASE_S)
-    assert await stack.sweep() == SweepReport(passed=1)
-    assert told.count("AgeOfLostTurns") == 1
+    assert (await stack.sweep(), told.count("AgeOfLostTurns")) == (SweepReport(passed=1), 1)
 
 
 async def test_an_index_that_lags_costs_nothing(stack: Repairs, monkeypatch: Patch) -> None:
@@ -118,8 +117,7 @@ async def test_an_index_that_lags_costs_nothing(stack: Repairs, monkeypatch: Pat
     await stack.storage.postpone(postponed, due_at=stack.clock.now_ms() + 1, sends=1)
     await delete_task(stack.storage, deleted.task_id)
     monkeypatch.setattr(sweeper, "due_tasks", AsyncMock(return_value=stale))
-    assert await stack.sweep() == SweepReport(passed=3)
-    assert copies(stack) == []
+    assert (await stack.sweep(), copies(stack)) == (SweepReport(passed=3), [])
 
 
 async def test_of_two_sweepers_one_sends(stack: Repairs, monkeypatch: Patch) -> None:
@@ -146,8 +144,7 @@ async def test_a_queue_that_is_down_costs_no_wait(
             assert (await stack.head(head)).turn.sends == 0
             stack.clock.advance(60)
     assert "sweep_failed" in actions(caplog)
-    assert await stack.sweep() == SweepReport(sent=1)
-    assert copies(stack) == [1]
+    assert (await stack.sweep(), copies(stack)) == (SweepReport(sent=1), [1])
     assert (await stack.head(head)).due_at == stack.clock.now_ms() + 2 * WAITING_S * 1000
 
 
@@ -196,8 +193,7 @@ async def test_a_turn_that_was_never_claimed_fails_in_the_end(stack: Repairs, ca
     told = line(caplog, "turn_given_up")
     assert (told["levelname"], told["task_id"]) == ("ERROR", head.task_id)
     stack.clock.advance(DAY_S)
-    assert await stack.sweep() == SweepReport()
-    assert len(copies(stack)) == 1
+    assert (await stack.sweep(), len(copies(stack))) == (SweepReport(), 1)
 
 
 async def test_a_turn_that_is_claimed_meanwhile_is_not_given_up(
@@ -357,8 +353,7 @@ async def test_the_task_of_a_dead_letter_fails(stack: Repairs, caplog: Log) -> N
     assert failed.state == TaskState.TASK_STATE_FAILED
     told = line(caplog, "dead_letter_failed")
     text = f"The agent could not finish the task. Correlation id: {told['correlation_id']}."
-    assert status_text(await stack.task(head)) == text
-    assert told["task_id"] == head.task_id
+    assert (status_text(await stack.task(head)), told["task_id"]) == (text, head.task_id)
     assert await stack.dead_letters.handle(body(head)) == "dropped"
     assert await stack.head(head) == failed
 
@@ -382,8 +377,7 @@ async def test_a_turn_with_attempts_left_is_due_at_once(
     assert told["attempts"] == attempts
     stack.clock.advance(7200)
     assert await stack.dead_letters.handle(body(head)) == "resent"
-    assert await stack.head(head) == resent
-    assert await stack.sweep() == SweepReport(sent=1)
+    assert (await stack.head(head), await stack.sweep()) == (resent, SweepReport(sent=1))
 
 
 async def test_a_turn_that_is_claimed_meanwhile_is_looked_at_again(

@@ -71,8 +71,7 @@ async def test_each_attempt_counts() -> None:
 
     stand = Stand(handle)
     head = await stand.work()
-    assert head.state == S.TASK_STATE_COMPLETED
-    assert total(head.usage) == Usage("", 6, 30, 3)
+    assert (head.state, total(head.usage)) == (S.TASK_STATE_COMPLETED, Usage("", 6, 30, 3))
     assert (await stand.artifacts())["final-answer"] == ["whole"]
 
 
@@ -149,8 +148,7 @@ async def test_many_models_are_bounded() -> None:
         await ctx.complete()
 
     _, head = await run(handle)
-    assert len(head.usage) == 17
-    assert total(head.usage).calls == 100
+    assert (len(head.usage), total(head.usage).calls) == (17, 100)
     assert (head.usage[-1].model, head.usage[-1].calls) == ("other", 84)
     assert max(len(one.model) for one in head.usage) == 100
 
@@ -182,8 +180,7 @@ async def test_a_budget_ends_the_turn_before_the_next_call(
     """What was paid stays, the task fails at once, and the client reads why, in its currency."""
     stand, head = await run(spends(tokens), **settings, **priced)
     assert (head.state, stand.script.starts) == (S.TASK_STATE_FAILED, 1)
-    assert total(head.usage).tokens == tokens
-    assert await stand.artifacts() == {"answer": ["pong"]}
+    assert (total(head.usage).tokens, await stand.artifacts()) == (tokens, {"answer": ["pong"]})
     told = rf"The budget of this task is used up: {says}\. Correlation id: [0-9a-f]+\."
     assert re.fullmatch(told, await stand.text())
 
