@@ -39,7 +39,7 @@ from a2a_serverless.worker.failures import WrongCallError
 from a2a_serverless_tools.testing import AgentBench, Outcome, Run, file_part, step
 from tests.conformance.sides import CARD, durable, stock
 from tests.support.peers import Fails, Peer
-from tests.unit.worker.stand import Handle, Log, Patch, Script, lines
+from tests.unit.worker.stand import Handle, Log, Patch, Script, line
 
 
 @asynccontextmanager
@@ -242,8 +242,7 @@ def test_a_cancel_of_an_executor_cancels_what_it_has_called(
 
 def not_canceled(caplog: Log) -> str:
     """The one line that says that a call was not canceled."""
-    (line,) = lines(caplog, "call_not_canceled")
-    return str(line["said"])
+    return str(line(caplog, "call_not_canceled")["said"])
 
 
 def test_what_an_agent_cancels_itself_is_not_cut_off(peer: Peer, caplog: Log) -> None:
@@ -254,13 +253,12 @@ def test_what_an_agent_cancels_itself_is_not_cut_off(peer: Peer, caplog: Log) ->
         async def cancel(self, ctx: TaskContext) -> None:
             released.append(ctx.task_id)
 
-    class Hangs(httpx.AsyncBaseTransport):
-        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-            if b"CancelTask" in request.content:
-                await asyncio.Event().wait()
-            return await peer.handle_async_request(request)
+    async def hangs(request: httpx.Request) -> httpx.Response:
+        if b"CancelTask" in request.content:
+            await asyncio.Event().wait()
+        return await peer.handle_async_request(request)
 
-    agent = Cancels(buys, Remote(peer.url, transport=Hangs()))
+    agent = Cancels(buys, Remote(peer.url, transport=httpx.MockTransport(hangs)))
     with AgentBench(agent, cancel_timeout_s=0.3) as tested:
         assert tested.send("wait", cancel_after=SENT).state == "canceled"
     assert len(released) == 1
@@ -274,15 +272,13 @@ def test_a_cancel_says_that_a_long_url_is_not_in_the_records(peer: Peer, caplog:
         remote = Remote(f"http://test/{'x' * 100}", transport=peer)
         await ctx.ask((await ctx.call_agent(remote, "ask")).question)
 
-    def fails(request: httpx.Request, _: str) -> httpx.Response | None:
-        text = MessageToJson(peer.card)
-        return httpx.Response(200, text=text) if request.method == "GET" else None
-
-    peer.fails = fails
+    shown = httpx.Response(200, text=MessageToJson(peer.card))
+    peer.fails = lambda request, _: shown if request.method == "GET" else None
     with bench(peer, asks) as tested:
         run = tested.send("go")
         before = len(peer.requests)
-        assert (tested.cancel(run).state, len(peer.requests)) == ("canceled", before)
+        assert tested.cancel(run).state == "canceled"
+        assert len(peer.requests) == before
     assert "has only the beginning of its URL" in not_canceled(caplog)
 
 
@@ -374,19 +370,18 @@ def empty_looks(request: httpx.Request, moment: str) -> httpx.Response | None:
     return result("{}")(request, moment) if is_look else None
 
 
-def card(**fields: Any) -> AgentCard:
-    """The card with other fields; `url` and `version` are those of its interface."""
-    made = AgentCard()
-    made.CopyFrom(CARD)
-    made.supported_interfaces[0].url = fields.get("url", "http://test/")
-    made.supported_interfaces[0].protocol_version = fields.get("version", "1.0")
+def card(url: str = "http://test/", version: str = "1.0", *, pushes: bool = False) -> AgentCard:
+    """The card with another interface."""
+    made = copied(CARD)
+    made.supported_interfaces[0].url = url
+    made.supported_interfaces[0].protocol_version = version
+    made.capabilities.push_notifications = pushes
     return made
 
 
 TOO_LARGE = '{"message": {"parts": [{"data": {"price": 1e400}}]}}'
-DONE = (
-    '{"task": {"id": "t", "status": {"state": "TASK_STATE_COMPLETED"}, "metadata": {"n": 1e400}}}'
-)
+ENDED = '{"state": "TASK_STATE_COMPLETED"}'
+DONE = f'{{"task": {{"id": "t", "status": {ENDED}, "metadata": {{"n": 1e400}}}}}}'
 
 
 @pytest.mark.parametrize(
@@ -467,11 +462,8 @@ def test_what_the_authors_own_code_raises_is_said_by_its_type(peer: Peer, error:
 
 def test_an_agent_that_is_away_is_called_until_it_is_back(peer: Peer) -> None:
     """For an hour there is no answer: the message is sent once, and no attempt is used up."""
-
-    def fails(request: httpx.Request, _: str) -> httpx.Response | None:
-        return httpx.Response(503) if tested.clock.monotonic() < 3600 else None
-
-    peer.fails = fails
+    away = httpx.Response(503)
+    peer.fails = lambda *_: away if tested.clock.monotonic() < 3600 else None
     with bench(peer, buys, max_attempts=1) as tested:
         assert outcome(tested.send("write")) == ["completed", "did write", ""]
         assert len(peer.requests) < 60
@@ -557,6 +549,7 @@ def test_a_call_in_a_step_waits_in_its_process(peer: Peer) -> None:
     assert len(peer.clerk.said) == 1
 
 
+LONG = "k" * 300
 WRONG: list[tuple[Callable[[TaskContext], Awaitable[Any]], str]] = [
     (lambda ctx: ctx.call_agent("boks", "x"), r"a name in `agents` of the Worker \('books'\)"),
     (lambda ctx: ctx.call_agent(7, "x"), "a URL, a card or a Remote, and got '7'"),  # type: ignore[arg-type]
@@ -565,10 +558,7 @@ WRONG: list[tuple[Callable[[TaskContext], Awaitable[Any]], str]] = [
     (lambda ctx: ctx.call_agent("books", "x", on_text="show"), "takes as `on_text` a function"),  # type: ignore[arg-type]
     (lambda ctx: ctx.run_sync(asyncio.run, ctx.call_agent("books", "x")), "within a thread"),
     (lambda ctx: ctx.poll("look", ctx.call_agent, "books", "x"), r"within a look of ctx\.poll"),
-    (
-        lambda ctx: ctx.call_agent("books", "x", key="k" * 300),
-        r"ctx\.call_agent takes a text as its key",
-    ),
+    (lambda ctx: ctx.call_agent("books", "x", key=LONG), r"ctx\.call_agent takes a text as its k"),
     (lambda ctx: ctx.call_agent("books", "x", files=ctx.files), "at most 6 bytes in a message"),
 ]
 
@@ -626,9 +616,7 @@ class Reader(AgentExecutor):
 def reader(request: pytest.FixtureRequest) -> Iterator[tuple[Peer, Remote]]:
     """A reader behind a server that has a port, so that its streams come event by event."""
     with Peer(SIDES[request.param], CARD, Reader()) as peer, peer.listening() as url:
-        card = copied(CARD)
-        card.supported_interfaces[0].url = f"{url}/"
-        yield peer, Remote(card)
+        yield peer, Remote(card(f"{url}/"))
 
 
 @pytest.mark.parametrize(
@@ -724,9 +712,7 @@ def test_a_stream_that_has_missed_the_end_is_left(
 
 # -- notifications ---------------------------------------------------------------------------------
 
-PUSHING = AgentCard()
-PUSHING.CopyFrom(CARD)
-PUSHING.capabilities.push_notifications = True
+PUSHING = card(CARD.supported_interfaces[0].url, pushes=True)
 
 
 async def orders_and_waits(ctx: TaskContext) -> None:
@@ -796,7 +782,6 @@ def ended(peer: Peer, mail: list[httpx.Request]) -> httpx.Request:
 
 
 def requests(clerk: Peer, method: str) -> list[httpx.Request]:
-    """The requests of a method."""
     return [each for each in clerk.requests if f'"{method}"'.encode() in each.content]
 
 
@@ -814,23 +799,19 @@ def test_no_notification_is_believed(clerk: Peer, mail: list[httpx.Request]) -> 
     A second one that lies wakes nobody. The turn looks itself, as without notifications: so the end
     is found in minutes, though its own notification is one too many, too.
     """
-    buyer, starts = Buyer(orders_and_waits, clerk.remote()), 1
+    buyer, starts = Buyer(orders_and_waits, clerk.remote()), [1]
 
     def is_unchanged() -> None:
-        assert buyer.starts == starts
+        assert buyer.starts == starts[-1]
 
     def lies_again() -> httpx.Request:
-        nonlocal starts
-        starts = buyer.starts
+        starts.append(buyer.starts)
         return forged(clerk, "TASK_STATE_COMPLETED")
 
     with Waiting(buyer) as bench:
         bench.plan = [
-            lambda: forged(clerk, "TASK_STATE_WORKING"),
-            is_unchanged,
-            lambda: forged(clerk, "TASK_STATE_COMPLETED"),
-            lies_again,
-            is_unchanged,
+            *(lambda: forged(clerk, "TASK_STATE_WORKING"), is_unchanged),
+            *(lambda: forged(clerk, "TASK_STATE_COMPLETED"), lies_again, is_unchanged),
             lambda: ended(clerk, mail),
         ]
         assert text_of(bench.send("go")) == "waited"

@@ -72,19 +72,18 @@ async def test_a_recorded_step_does_not_run_again() -> None:
     assert await stand.artifacts() == {"a": ["introplanned"], "final-answer": final}
 
 
-@pytest.mark.parametrize("value", [b"\x00\xff", "text", None, [1, {"a": True}]])
-async def test_a_result_comes_back_as_it_was(value: Any) -> None:
+async def test_a_result_comes_back_as_it_was() -> None:
     """Bytes and JSON values are the same in the attempt that goes on."""
-    got: list[Any] = []
+    values, got = [b"\x00\xff", "text", None, [1, {"a": True}]], list[Any]()
 
     async def handle(ctx: TaskContext) -> None:
-        got.append(await ctx.step("make", lambda: value))
+        got.append([await ctx.step("make", values.__getitem__, n) for n in range(len(values))])
         if len(got) == 1:
             raise RuntimeError("once more")
         await ctx.complete()
 
     await run(handle)
-    assert got == [value, value]
+    assert got == [values, values]
 
 
 async def test_a_step_in_a_step_is_a_plain_call() -> None:
@@ -652,7 +651,7 @@ async def test_a_large_result_is_recorded_beside_the_log(*, is_missing: bool) ->
     async def handle(ctx: TaskContext) -> None:
         got.append(await ctx.step("search", lambda: large) == large)
         await ctx.sleep(3600)
-        await ctx.complete()
+        await ctx.complete("found")
 
     stand, head = await run(handle)
     assert head.size < 4_000
@@ -660,12 +659,9 @@ async def test_a_large_result_is_recorded_beside_the_log(*, is_missing: bool) ->
         blobs = present(stand.storage.table.blobs)
         await blobs.delete(BlobOwner(head.scope, head.task_id, head.incarnation))
     await stand.pass_time(3600)
-    head = await stand.work()
-    if is_missing:
-        assert (head.state, got) == (S.TASK_STATE_FAILED, [True])
-        assert "cannot be read any more: send the message again" in await stand.text()
-    else:
-        assert (head.state, got) == (S.TASK_STATE_COMPLETED, [True, True])
+    state = S.TASK_STATE_FAILED if is_missing else S.TASK_STATE_COMPLETED
+    assert ((await stand.work()).state, got) == (state, [True] * (2 - is_missing))
+    assert ("cannot be read any more: send the message again" in await stand.text()) is is_missing
 
 
 async def test_steps_of_any_executor() -> None:
@@ -786,23 +782,14 @@ WRONG: list[tuple[Callable[[TaskContext], Any], str]] = [
     (lambda ctx: ctx.ask("?", schema={"type": "object"}), "got a dict: write a BaseModel"),
     (lambda ctx: ctx.ask("?", schema=3), "a type that pydantic reads"),
     (lambda ctx: ctx.ask("?", schema=Annotated[int, Field(le=10**400)]), "int too large"),
-    (
-        lambda ctx: ctx.step("x", ctx.ask, "?"),
-        r"ctx\.ask is called within a step: .*`await ctx\.ask",
-    ),
+    (lambda ctx: ctx.step("x", ctx.ask, "?"), r"ctx\.ask is called within a step: .*`await ctx\.a"),
     (lambda ctx: ctx.run_sync(lambda: asyncio.run(ctx.ask("?"))), r"ctx\.ask .* within a thread: "),
     (lambda ctx: ctx.step("x", ctx.poll, "look", len, ""), r"ctx\.poll is called within a step"),
     (lambda ctx: ctx.poll("", len, ""), r"ctx\.poll takes a text as its name, of 1 to"),
     (lambda ctx: ctx.poll("look", len, "", every_s=-1), "`every_s` seconds"),
-    (
-        lambda ctx: ctx.poll("look", ctx.emit_text_artifact, "x"),
-        "emitted something and found nothing",
-    ),
+    (lambda ctx: ctx.poll("l", ctx.emit_text_artifact, "x"), "emitted something and found nothing"),
     (lambda ctx: ctx.poll("look", lambda: None, timeout_s=10**9), "the task expires before"),
-    (
-        lambda ctx: ctx.callback("x", key="k" * 300),
-        r"ctx\.callback takes a text as its key, of 0 to",
-    ),
+    (lambda ctx: ctx.callback("x", key="k" * 300), r"ctx\.callback takes a text as its key, of 0"),
     (lambda ctx: ctx.gather([ctx.sleep(1)]), r"got a list: write `await ctx\.gather\(\*work\)`"),  # type: ignore[arg-type]
     (lambda ctx: ctx.gather(uncalled), r"function: write `await ctx\.gather\(fetch\(…\)\)`"),  # type: ignore[arg-type]
     (lambda ctx: ctx.run_sync(uncalled), r"got uncalled, which is async: .* `await func\(1\)`"),
