@@ -255,10 +255,8 @@ async def test_a_canceled_task_says_the_same_whoever_ends_it(
     assert (await stand.shown()).status.message.task_id == stand.task.task_id
 
 
-@pytest.mark.parametrize(
-    ("hours", "spoken"), [(1, "1 hour,"), (24, "24 hours,"), (0.5, "0.5 hours,")]
-)
+@pytest.mark.parametrize(("hours", "spoken"), [(1, "1 hour"), (24, "24 hours"), (0.5, "0.5 hours")])
 def test_hours_are_spoken_as_one_says_them(hours: float, spoken: str) -> None:
     """The reason of a task that was given up names the time that a deployment has chosen."""
     (entry,) = never_started(opened(), hours * 3600).entries
-    assert f"within {spoken}" in str(entry)
+    assert f"within {spoken}," in str(entry)

@@ -196,9 +196,7 @@ async def test_numbers_for_operators(
 @pytest.mark.parametrize(
     ("form", "number"), [("1.0 rest", "-1e400"), ("0.3 message/send", "1" + 5000 * "0")]
 )
-async def test_a_number_that_no_double_holds(
-    client: httpx.AsyncClient, form: str, number: str
-) -> None:
+async def test_a_number_beyond_a_double(client: httpx.AsyncClient, form: str, number: str) -> None:
     """It is refused with a sentence, which has the way out; nothing is stored."""
     path, version, body = forms({"n": "N"})[form]
     headers = {"A2A-Version": version, "Content-Type": "application/json"}

@@ -173,14 +173,12 @@ class World(Bench):
             await self.clock.pass_time(0.5)
         return running.result()
 
-    async def say(
-        self, word: str, *, hook: str = "", headers: Any = CLIENTS, **fields: Any
-    ) -> None:
+    async def say(self, word: str, *, hook: str = "", headers: Any = CLIENTS, **more: Any) -> None:
         """Send a message, without waiting for its turn."""
         configuration: dict[str, Any] = {"returnImmediately": True}
         if hook:
             configuration["taskPushNotificationConfig"] = {"url": hook}
-        said = {"messageId": uuid4().hex, "text": f"{TEXT} {word}", **fields}
+        said = {"messageId": uuid4().hex, "text": f"{TEXT} {word}", **more}
         sent = Client(self.http).send(configuration=configuration, headers=headers, **said)
         self.sent = (await sent).task
 
@@ -522,9 +520,7 @@ def test_a_failure_is_marked_by_its_type(error: BaseException, kind: str | None)
         ("", "7", 1),
     ],
 )
-def test_the_share_is_that_of_the_standard_variables(
-    sampler: str, argument: str, share: float
-) -> None:
+def test_the_share_is_that_of_standard_variables(sampler: str, argument: str, share: float) -> None:
     """The decision for a client's trace is made by what the SDK's own sampler reads."""
     environment = {"OTEL_TRACES_SAMPLER": sampler, "OTEL_TRACES_SAMPLER_ARG": argument}
     assert spans.sampled_share(environment) == share

@@ -70,9 +70,7 @@ LATE = 10**15
         (opened(), "A", REBASE),
     ],
 )
-def test_what_a_refused_writer_does(
-    head: Head | None, token: str | None, wanted: RefusalDecision
-) -> None:
+def test_what_a_refused_writer_does(head: Head | None, token: str | None, wanted: object) -> None:
     """It stops where the task is over, as an attempt does where its turn is.
 
     It writes again unless another one owns the turn, which fences it. A claim is repeated while
@@ -115,9 +113,7 @@ def test_which_deliveries_start_claim_and_go_on() -> None:
     ],
     ids=["no agent has seen it", "an attempt has it", "a later turn waits", "paused"],
 )
-def test_how_a_task_is_canceled(
-    head: Head, by_run: CancelDecision, by_cancel: CancelDecision
-) -> None:
+def test_how_it_is_canceled(head: Head, by_run: CancelDecision, by_cancel: CancelDecision) -> None:
     """The agent is told of what it knows; a cancel operation tells it in any case."""
     kind: Literal["run", "cancel"]
     for kind, wanted in (("run", by_run), ("cancel", by_cancel)):
@@ -209,23 +205,19 @@ def test_a_status_in_head_is_short_and_has_the_time_of_its_commit() -> None:
         ([2, 3], 3, None),
     ],
 )
-def test_commits_up_to_head_are_the_log(
-    read: list[int], highest: int, belong: list[int] | None
-) -> None:
+def test_which_commits_are_the_log(read: list[int], highest: int, belong: list[int] | None) -> None:
     """A log ends with the version of the HEAD that it comes with; a read that misses it goes on."""
     records = [Record(version=version, entries=()) for version in read]
     found = belonging_to(replace(opened(), version=4), records, highest)
     assert belong == (None if found is None else [record.version for record in found])
 
 
-@pytest.mark.parametrize(
-    ("attempt", "longest_s"), [(1, 2), (2, 4), (3, 8), (7, 128), (8, 200), (5000, 200)]
-)
-def test_the_wait_doubles_up_to_its_cap(attempt: int, longest_s: float) -> None:
+@pytest.mark.parametrize(("n", "most_s"), [(1, 2), (2, 4), (3, 8), (7, 128), (8, 200), (5000, 200)])
+def test_the_wait_doubles_up_to_its_cap(n: int, most_s: float) -> None:
     """Attempt n waits for any part of base * 2 ** (n - 1) seconds, or of the cap at most."""
     for share in (0, 0.25, 1):
         policy = RetryPolicy(base_s=2, cap_s=200, jitter=lambda: share)  # noqa: B023
-        assert policy.delay_s(attempt) == share * longest_s
+        assert policy.delay_s(n) == share * most_s
     assert 0 <= RetryPolicy(base_s=4).delay_s(1) <= 4
 
 

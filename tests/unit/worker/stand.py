@@ -127,9 +127,7 @@ class Stand:
             await self.bench.work(deadline=deadline)
         raise AssertionError("deliveries without an end")
 
-    async def begin(
-        self, seconds: float = 0, *, deadline: float | None = None
-    ) -> asyncio.Task[bool]:
+    async def begin(self, seconds: float = 0, *, deadline: float | None = None) -> Any:
         """Send a message, and begin its delivery; return when so many seconds have passed."""
         await self.send()
         working = asyncio.create_task(self.bench.work(deadline=deadline))

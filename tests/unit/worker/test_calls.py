@@ -164,9 +164,7 @@ def test_a_message_whose_answer_was_lost_is_found(peer: Peer, said: bytes) -> No
     ],
     indirect=["peer"],
 )
-def test_a_caller_that_is_killed_while_it_sends_opens_one_task(
-    peer: Peer, said: bytes, moment: str
-) -> None:
+def test_a_caller_killed_as_it_sends_opens_one_task(peer: Peer, said: bytes, moment: str) -> None:
     """It dies before the other agent has the message, or before it has the other's answer."""
     peer.fails = once(said, moment, lambda: killed(tested))
     with bench(peer, orders) as tested:
@@ -226,13 +224,11 @@ class Plain(AgentExecutor):
         raise RuntimeError("nothing to cancel")
 
 
-def test_a_cancel_of_an_executor_cancels_what_it_has_called(
+def test_a_cancel_of_an_executor_cancels_its_calls(
     peer: Peer, monkeypatch: Any, caplog: Log
 ) -> None:
     """The official interface's own agent needs no code for that, and its error changes nothing."""
-    monkeypatch.setattr(
-        Remote, "connected", lambda _, *named: remotes.connected(peer.remote(), *named)
-    )
+    monkeypatch.setattr(Remote, "connected", lambda _, *by: remotes.connected(peer.remote(), *by))
     with AgentBench(Plain) as tested:
         sent = step("ctx.call_agent.sent http://test/")
         assert tested.send("wait", cancel_after=sent).state == "canceled"
@@ -462,8 +458,11 @@ def test_what_the_authors_own_code_raises_is_said_by_its_type(peer: Peer, error:
 
 def test_an_agent_that_is_away_is_called_until_it_is_back(peer: Peer) -> None:
     """For an hour there is no answer: the message is sent once, and no attempt is used up."""
-    away = httpx.Response(503)
-    peer.fails = lambda *_: away if tested.clock.monotonic() < 3600 else None
+
+    def fails(request: httpx.Request, _: str) -> httpx.Response | None:
+        return httpx.Response(503) if tested.clock.monotonic() < 3600 else None
+
+    peer.fails = fails
     with bench(peer, buys, max_attempts=1) as tested:
         assert outcome(tested.send("write")) == ["completed", "did write", ""]
         assert len(peer.requests) < 60

@@ -82,9 +82,7 @@ async def test_an_agent_that_emits_hears_a_cancel_at_its_next_commit() -> None:
 
 
 @pytest.mark.parametrize("end", ["cancel", "fault", "give up"])
-async def test_nothing_comes_behind_the_end_that_the_runtime_gives(
-    end: str, monkeypatch: Patch
-) -> None:
+async def test_nothing_comes_behind_the_end_of_the_runtime(end: str, monkeypatch: Patch) -> None:
     """A task of the agent that goes on emitting does not take an ended task back to working."""
     commit = DurableStorage.commit
 

@@ -209,9 +209,7 @@ async def test_a_turn_that_waits_for_a_share_keeps_its_conversation() -> None:
 
 
 @pytest.mark.parametrize("is_serial", [True, False])
-async def test_a_worker_tells_that_its_api_is_set_otherwise(
-    caplog: Log, *, is_serial: bool
-) -> None:
+async def test_a_worker_tells_if_its_api_is_set_otherwise(caplog: Log, *, is_serial: bool) -> None:
     """Its turns run at once all the same; a message that came before the worker is no sign."""
     talk = Talk()
     talk.storage.is_serial = is_serial

@@ -133,9 +133,7 @@ async def end_of(execute: Execute, **settings: Any) -> AttemptEnd:
         (raising(ValueError("a\nb\x1b[31m\u202ecd\x00")), "raises", "a b [31m cd"),
     ],
 )
-async def test_an_end_has_the_authors_innermost_line(
-    execute: Any, function: str, message: str
-) -> None:
+async def test_an_end_has_the_innermost_own_line(execute: Any, function: str, message: str) -> None:
     """File relative to the agent's folder, line and function; and the text if it is kept."""
     found = await end_of(execute, keep_error_texts=True)
     assert re.fullmatch(rf"{FILE}, line \d+, in {function}", found.place)
@@ -197,9 +195,7 @@ async def begin(context: RequestContext, queue: EventQueue) -> None:
     await asyncio.Event().wait()
 
 
-async def test_a_shutdown_does_not_wait_for_a_table_that_does_not_answer(
-    monkeypatch: Patch, caplog: Log
-) -> None:
+async def test_a_shutdown_does_not_wait_for_a_silent_table(monkeypatch: Patch, caplog: Log) -> None:
     """A shutdown waits at most `RELEASE_S` for the table."""
     stand = Stand(Agent(begin), visibility_s=60)
     worker = await stand.begin()
@@ -402,9 +398,7 @@ PLACES = [in_itself, in_a_task, in_gather, in_a_task_group, in_a_grandchild, in_
     ("place", "call", "caught"),
     [*zip(PLACES, cycle([exits, interrupts]), cycle([Exception, Exception, ()]), strict=False)],
 )
-async def test_an_exit_anywhere_in_an_agent_is_a_failed_attempt(
-    place: Place, call: Exits, caught: Any
-) -> None:
+async def test_an_exit_anywhere_is_a_failed_attempt(place: Place, call: Exits, caught: Any) -> None:
     """The turn is tried again, and a turn of another task beside it is not touched."""
     healthy_began, healthy = asyncio.Event(), asyncio.Event()
 

@@ -357,9 +357,7 @@ def test_what_is_no_agent_is_named(folder: Path, reference: str, sentence: str) 
         ("Keyless", "raise RuntimeError", "RuntimeError: no key .+"),
     ],
 )
-def test_an_agent_that_cannot_be_made_is_named(
-    folder: Path, name: str, mark: str, why: str
-) -> None:
+def test_an_agent_that_is_not_made_is_named(folder: Path, name: str, mark: str, why: str) -> None:
     """A class that wants arguments, misses methods or raises stops the start: reason and line."""
     line = SOURCE[: SOURCE.index(mark)].count("\n") + 1
     says = rf"agent_file.py:{name}' cannot be made: {why}_file.py, line {line}\)\.$"
@@ -392,9 +390,7 @@ def test_a_variable_that_an_agent_misses_is_named(
     assert str(raised.value).endswith(f"keyless.py, line 1){way_out if name else '.'}")
 
 
-async def test_a_deployed_agent_that_cannot_be_loaded_fails_its_tasks(
-    folder: Path, caplog: Log
-) -> None:
+async def test_a_deployed_agent_that_cannot_load_fails_its_tasks(folder: Path, caplog: Log) -> None:
     """The tasks of an agent that cannot be loaded fail after their attempts."""
     stand, head = await run(deployed_agent("broken.py:agent", folder=folder))
     assert head.state == S.TASK_STATE_FAILED

@@ -353,9 +353,7 @@ class Played:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("every_s", "takes_s", "ask_s", "run_limit_s"), POLLS)
-def test_a_poll_ends_when_its_job_has(
-    every_s: int, takes_s: int, ask_s: int, run_limit_s: int
-) -> None:
+def test_a_poll_ends_with_its_job(every_s: int, takes_s: int, ask_s: int, run_limit_s: int) -> None:
     """The loop that everybody writes, in workers of fifteen minutes too: no look is lost."""
 
     async def handle(ctx: TaskContext, played: Played) -> None:

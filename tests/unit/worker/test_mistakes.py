@@ -90,9 +90,7 @@ async def executes(context: RequestContext, queue: EventQueue) -> None:
         (Agent(executes), "forgotten event", "event_queue.enqueue_event(…)"),
     ],
 )
-async def test_a_forgotten_await_fails_the_turn(
-    does: Any, mark: str, call: str, caplog: Log
-) -> None:
+async def test_a_forgotten_await_fails_a_turn(does: Any, mark: str, call: str, caplog: Log) -> None:
     """It does not complete without its artifact: the client is told the call, the log the line."""
     stand, head = await run(does)
     assert head.state == S.TASK_STATE_FAILED
@@ -177,9 +175,7 @@ async def two_arguments(context: Any, event_queue: Any) -> None:
         (two_arguments, "takes other arguments: write `async def two_arguments(self, ctx)`"),
     ],
 )
-async def test_a_handle_that_cannot_be_awaited(
-    handle: Callable[..., Any], rule: str, caplog: Log
-) -> None:
+async def test_a_handle_that_cannot_be_awaited(handle: Any, rule: str, caplog: Log) -> None:
     """The task fails at once, and is told the right form; the log has the method's line."""
     stand, _ = await run(WorkerExecutor(Handling(handle)))
     assert (await stand.text()).startswith(f"The agent's {handle.__name__} {rule}")
@@ -361,9 +357,7 @@ async def said(says: Says) -> tuple[Task, list[str]]:
         (["a", "", "b"], ["a", "", "b"]),
     ],
 )
-async def test_halves_of_neighbouring_chunks_are_joined(
-    chunks: list[str], expected: list[str]
-) -> None:
+async def test_halves_of_neighbours_are_joined(chunks: list[str], expected: list[str]) -> None:
     """Those that stay alone are U+FFFD, at the latest with the turn's ending."""
 
     async def says(ctx: TaskContext) -> None:
@@ -540,9 +534,7 @@ WRONG_ENDINGS: list[Callable[[Any], Awaitable[None]]] = [
 
 
 @pytest.mark.parametrize("wrong", WRONG_ENDINGS)
-async def test_an_ending_that_cannot_be_made_is_none(
-    wrong: Callable[[Any], Awaitable[None]],
-) -> None:
+async def test_an_ending_that_cannot_be_made_is_none(wrong: Any) -> None:
     """A wrong argument raises before anything is ended: the worker may still end its turn."""
 
     async def handle(ctx: TaskContext) -> None:

@@ -109,9 +109,7 @@ async def test_a_cancel_is_heard_while_the_agent_waits() -> None:
 
 
 @pytest.mark.parametrize(("sizes", "is_stored"), [([LARGEST, LARGE], False), ([LARGEST], True)])
-async def test_a_deadline_is_kept_while_the_agent_waits(
-    sizes: list[int], *, is_stored: bool
-) -> None:
+async def test_a_deadline_is_kept_as_the_agent_waits(sizes: list[int], *, is_stored: bool) -> None:
     """A turn that waits is given back in time; an end that waits is stored as the turn stops."""
     world = World(emitting(*sizes))
     working = await world.begin(4.5, deadline=5)

@@ -93,9 +93,7 @@ async def test_an_answer_to_a_turn_that_is_left_holds_no_worker(*, in_line: bool
     assert said(await stand.shown()) == ["hello", "log in", "here", "more?"]
 
 
-async def test_a_queue_that_is_away_leaves_the_next_turn_to_the_sweeper(
-    caplog: Log, monkeypatch: Patch
-) -> None:
+async def test_a_dead_queue_leaves_a_turn_to_the_sweeper(caplog: Log, monkeypatch: Patch) -> None:
     """The end of the turn before it is stored and acknowledged all the same."""
     credentials = asyncio.Event()
 
@@ -118,9 +116,7 @@ async def test_a_queue_that_is_away_leaves_the_next_turn_to_the_sweeper(
 
 
 @pytest.mark.parametrize("has_follow_up", [False, True])
-async def test_a_worker_dies_before_a_returning_agents_turn_has_ended(
-    *, has_follow_up: bool
-) -> None:
+async def test_a_worker_dies_before_a_returning_agents_turn_ended(*, has_follow_up: bool) -> None:
     """Auth-required was stored, its return was not: the turn starts over, the message waits."""
     stand = Stand(Agent(returning))
     asked = StatusChanged(TaskStatus(state=S.TASK_STATE_AUTH_REQUIRED), archive=True)

@@ -92,18 +92,14 @@ PASSING = {
         foreign("openai", "APITimeoutError", "APIConnectionError"), httpx.ReadTimeout("late")
     ),
     "anthropic 529": of_stainless("anthropic", "OverloadedError", 529),
-    "anthropic in a stream": of_stainless(
-        "anthropic", "APIStatusError", 200, type="overloaded_error"
-    ),
+    "anthropic streams": of_stainless("anthropic", "APIStatusError", 200, type="overloaded_error"),
     "google 429": of_google(429),
     "google 503": foreign("google.genai.errors", "ServerError", "APIError", code=503),
     "google transport": raised(
         TransportError("no route"),  # type: ignore[no-untyped-call]
         requests.ConnectionError("no route"),
     ),
-    "grpc": foreign(
-        "grpc.aio", "AioRpcError", code=lambda: type("Code", (), {"name": "UNAVAILABLE"})
-    ),
+    "grpc": foreign("grpc.aio", "AioRpcError", code=lambda: type("C", (), {"name": "UNAVAILABLE"})),
     "bedrock throttles": of_botocore("ThrottlingException", 429),
     "throttled with 400": of_botocore("ProvisionedThroughputExceededException", 400),
     "botocore 503": of_botocore("Other", 503),

@@ -126,9 +126,7 @@ class Stop(BaseException):
         (Stop("enough"), "Stop: enough"),
     ],
 )
-async def test_a_step_that_fails_is_recorded_when_the_agent_goes_on(
-    failure: BaseException, says: str
-) -> None:
+async def test_a_failure_is_recorded_if_an_agent_goes_on(failure: BaseException, says: str) -> None:
     """Behind its tries the agent gets the same error in later attempts; no other try is made."""
     ran: list[int] = []
     told: list[StepError] = []
@@ -379,9 +377,7 @@ async def test_a_failure_after_a_new_beginning_has_all_its_attempts() -> None:
 
 
 @pytest.mark.parametrize(("count", "seconds", "starts"), [(20, 120, 3), (4, 400, 3)])
-async def test_a_turn_longer_than_a_worker_is_handed_over(
-    count: int, seconds: int, starts: int
-) -> None:
+async def test_a_turn_beyond_a_worker_is_handed_over(count: int, seconds: int, starts: int) -> None:
     """Each step and event once, no attempt used; it leaves before a step that may not end."""
     ran: list[int] = []
 

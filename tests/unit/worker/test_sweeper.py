@@ -93,9 +93,7 @@ async def test_a_turn_that_was_woken_often_is_not_stuck(
     assert [line["sends"] for line in lines(caplog, "resend")] == [1, 2, 3]
 
 
-async def test_only_a_turn_out_of_line_has_been_left_by_its_worker(
-    stack: Repairs, monkeypatch: Patch
-) -> None:
+async def test_only_a_turn_out_of_line_is_lost(stack: Repairs, monkeypatch: Patch) -> None:
     """A turn that has lost its conversation waits for others: its age rings no alarm."""
     told: list[str] = []
     monkeypatch.setattr(metrics, "time", lambda name, _: told.append(name))
@@ -131,9 +129,7 @@ async def test_of_two_sweepers_one_sends(stack: Repairs, monkeypatch: Patch) -> 
     assert (copies(stack), (await stack.head(head)).turn.sends) == ([], 0)
 
 
-async def test_a_queue_that_is_down_costs_no_wait(
-    stack: Repairs, caplog: Log, monkeypatch: Patch
-) -> None:
+async def test_a_dead_queue_costs_no_wait(stack: Repairs, caplog: Log, monkeypatch: Patch) -> None:
     """A turn that cannot be sent is put back: each run tries the same copy, until one succeeds."""
     head = await stack.open()
     stack.clock.advance(WAITING_S)
@@ -196,9 +192,7 @@ async def test_a_turn_that_was_never_claimed_fails_in_the_end(stack: Repairs, ca
     assert (await stack.sweep(), len(copies(stack))) == (SweepReport(), 1)
 
 
-async def test_a_turn_that_is_claimed_meanwhile_is_not_given_up(
-    stack: Repairs, monkeypatch: Patch
-) -> None:
+async def test_a_turn_claimed_meanwhile_is_not_given_up(stack: Repairs, monkeypatch: Patch) -> None:
     """The worker is back in the last moment: the commit is refused, and the turn runs on."""
     head = await stack.open()
     stack.clock.advance(DAY_S)
@@ -210,9 +204,7 @@ async def test_a_turn_that_is_claimed_meanwhile_is_not_given_up(
 # -- runs ------------------------------------------------------------------------------------
 
 
-async def test_one_bad_task_holds_up_no_other(
-    stack: Repairs, monkeypatch: Patch, caplog: Log
-) -> None:
+async def test_bad_tasks_hold_up_no_other(stack: Repairs, monkeypatch: Patch, caplog: Log) -> None:
     """An error about one task is logged and counted, and its neighbours are repaired."""
     bad, good = await stack.open(), await stack.open()
     stack.clock.advance(WAITING_S)
@@ -308,9 +300,7 @@ async def test_rebasing_is_bounded(stack: Repairs, monkeypatch: Patch) -> None:
     assert await stack.sweep() == SweepReport(canceled=1)
 
 
-async def test_a_task_that_ends_meanwhile_is_not_canceled(
-    stack: Repairs, monkeypatch: Patch
-) -> None:
+async def test_a_task_that_ends_meanwhile_stays_ended(stack: Repairs, monkeypatch: Patch) -> None:
     """Completion wins the race."""
     head = await cancelled(stack)
     beside(monkeypatch, "commit", lambda: stack.move(head, TaskState.TASK_STATE_COMPLETED))
@@ -359,9 +349,7 @@ async def test_the_task_of_a_dead_letter_fails(stack: Repairs, caplog: Log) -> N
 
 
 @pytest.mark.parametrize("attempts", [0, 1])
-async def test_a_turn_with_attempts_left_is_due_at_once(
-    stack: Repairs, attempts: int, caplog: Log
-) -> None:
+async def test_turns_with_attempts_left_are_due(stack: Repairs, attempts: int, caplog: Log) -> None:
     """Deliveries ran out, attempts did not: nothing fails or waits; an overdue one stays so."""
     head = await stack.open()
     assert await stack.storage.postpone(head, due_at=stack.clock.now_ms() + 3_600_000, sends=7)
@@ -380,9 +368,7 @@ async def test_a_turn_with_attempts_left_is_due_at_once(
     assert (await stack.head(head), await stack.sweep()) == (resent, SweepReport(sent=1))
 
 
-async def test_a_turn_that_is_claimed_meanwhile_is_looked_at_again(
-    stack: Repairs, monkeypatch: Patch
-) -> None:
+async def test_a_turn_claimed_meanwhile_is_read_again(stack: Repairs, monkeypatch: Patch) -> None:
     """The dead letter is decided on the HEAD as it then is: here its attempts are used up."""
     head = await stack.claim(await stack.open(), "a")
     beside(monkeypatch, "postpone", lambda: stack.claim(head, "b"))
@@ -429,9 +415,7 @@ async def test_an_unreadable_dead_letter_is_kept(stack: Repairs, text: str, capl
     assert "dead_letter_undecodable" in actions(caplog)
 
 
-async def test_without_a_queue_for_it_the_dead_letter_stays(
-    stack: Repairs, monkeypatch: Patch
-) -> None:
+async def test_without_its_queue_a_dead_letter_stays(stack: Repairs, monkeypatch: Patch) -> None:
     """An unreadable message is not lost because a queue is not configured."""
     monkeypatch.setattr(stack.queue, "keep_undecodable", AsyncMock(return_value=False))
     with pytest.raises(ConfigurationError, match="A2A_UNDECODABLE_QUEUE"):

@@ -76,9 +76,7 @@ async def test_each_attempt_counts() -> None:
 
 
 @pytest.mark.parametrize("is_stored", [True, False])
-async def test_a_commit_without_an_answer_counts_once(
-    monkeypatch: Patch, *, is_stored: bool
-) -> None:
+async def test_a_commit_without_answer_counts_once(monkeypatch: Patch, *, is_stored: bool) -> None:
     """Whether it was stored or not: HEAD tells it before the next commit counts it again."""
     commit, told = DurableStorage.commit, list[int]()
 
@@ -216,9 +214,7 @@ async def test_an_agent_without_steps_is_stopped_by_its_next_count() -> None:
     assert total(head.usage).tokens == 120
 
 
-async def test_a_counter_that_cannot_be_written_stops_no_turn(
-    monkeypatch: Patch, caplog: Log
-) -> None:
+async def test_a_counter_that_is_not_written_stops_no_turn(monkeypatch: Patch, caplog: Log) -> None:
     """A line says that the caller's tokens are not counted."""
     for method in ("read", "add"):
         monkeypatch.setattr(Spending, method, AsyncMock(side_effect=UnavailableError))
