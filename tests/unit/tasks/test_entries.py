@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from a2a.types import Artifact, Message, Part, SendMessageRequest, TaskStatus, a2a_pb2
 from google.protobuf.descriptor import Descriptor
-from google.protobuf.json_format import MessageToDict
+from google.protobuf.json_format import MessageToDict, SerializeToJsonError
 from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.struct_pb2 import ListValue, Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -88,6 +88,18 @@ def test_json_is_that_of_protobuf(name: str) -> None:
     alone = [kind(**{field: value}) for field, value in values.items()]
     for message in (kind(), *alone, kind(**values)):
         assert json.dumps(json_of(message)) == json.dumps(whole(MessageToDict(message)))
+
+
+def test_what_has_no_json_is_refused_as_protobuf_does() -> None:
+    """A number within data, and a time: the error names the field."""
+    for message in (
+        Part(data=Value(number_value=math.inf)),
+        TaskStatus(timestamp=Timestamp(seconds=10**12)),
+    ):
+        with pytest.raises(SerializeToJsonError) as theirs:
+            MessageToDict(message)
+        with pytest.raises(SerializeToJsonError, match=re.escape(str(theirs.value))):
+            json_of(message)
 
 
 def test_json_of_a_state_that_nobody_knows() -> None:

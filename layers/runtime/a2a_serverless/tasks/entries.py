@@ -28,7 +28,10 @@ from a2a.types import (
     TaskStatusUpdateEvent,
 )
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.json_format import MessageToDict  # noqa: TID251 - here alone: `json_of`
+from google.protobuf.json_format import (
+    MessageToDict,  # noqa: TID251 - here alone: `json_of`
+    SerializeToJsonError,
+)
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as AnyMessage
 from google.protobuf.struct_pb2 import Struct
@@ -397,9 +400,13 @@ def json_of(message: AnyMessage) -> Any:
     if printers is None:
         return whole(MessageToDict(message))
     shown = {}
-    for descriptor, value in message.ListFields():
-        name, printed = printers[descriptor.number]
-        shown[name] = value if printed is None else printed(value)
+    name = ""
+    try:
+        for descriptor, value in message.ListFields():
+            name, printed = printers[descriptor.number]
+            shown[name] = value if printed is None else printed(value)
+    except ValueError as error:
+        raise SerializeToJsonError(f"Failed to serialize {name} field: {error}.") from error
     return shown
 
 
