@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable
 from dataclasses import field, replace
@@ -49,6 +50,14 @@ def classes(dataclass: Decorator) -> list[Any]:
     return [*frozen, *plain, Single(), Single(), Empty(), Empty()]
 
 
+def pickled(value: Any) -> Any:
+    """A value after it was pickled; its class has no name from which it could be imported."""
+    made, given, state = value.__reduce_ex__(4)[:3]
+    again = made(*given)
+    again.__setstate__(state)
+    return again
+
+
 def refused(call: Callable[..., object], *given: object, **named: object) -> str:
     """What a class or function says of an argument that it does not take; empty: it takes it."""
     try:
@@ -73,3 +82,7 @@ def test_they_are_the_standard_librarys() -> None:
     assert len({ours[0], ours[1], ours[2], ours[-1], ours[-2]}) == 3
     with pytest.raises(dataclasses.FrozenInstanceError):
         ours[0].name = "b"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        del ours[0].name
+    for one in (ours[1], ours[5]):
+        assert repr(copy.deepcopy(one)) == repr(pickled(one)) == repr(one)

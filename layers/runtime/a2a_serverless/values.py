@@ -19,21 +19,29 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(
-        cls: type | None = None, /, *, frozen: bool = False, eq: bool = True, **options: Any
+        cls: type | None = None,
+        /,
+        *,
+        frozen: bool = False,
+        eq: bool = True,
+        slots: bool = False,
+        **options: Any,
     ) -> Any:
         """Do what `dataclasses.dataclass` does, for classes that have none of these methods."""
 
         def made(cls: type) -> Any:
-            compiled = partial(
-                dataclasses.dataclass, eq=False, repr=False, frozen=frozen, **options
-            )
-            plain: Any = compiled(init=False)(cls)
+            compiled = partial(dataclasses.dataclass, eq=False, repr=False, **options)
+            plain: Any = compiled(init=False, slots=slots)(cls)
             plain.__repr__ = _text
+            if frozen:
+                plain.__setattr__, plain.__delattr__ = _refuse, _refuse
+                plain.__getstate__, plain.__setstate__ = _state, _take_state  # for copies
             if eq:
                 plain.__eq__, plain.__hash__ = _is_equal, _hash if frozen else None
 
             def begin(value: Any, /, *given: Any, **named: Any) -> None:
-                plain.__init__ = compiled()(_copy(plain)).__init__
+                whole = compiled(frozen=frozen, slots=slots)(_copy(plain))
+                plain.__init__ = whole.__init__
                 plain.__init__(value, *given, **named)
 
             plain.__init__ = begin
@@ -47,10 +55,24 @@ def _copy(cls: type[Any]) -> type[Any]:
     fields = dataclasses.fields(cls)
     names: dict[str, Any] = {field.name: field for field in fields}
     names["__annotations__"] = {field.name: field.type for field in fields}
-    names["__qualname__"] = cls.__qualname__
+    # With a docstring, so that none is made of its signature.
+    names |= {"__qualname__": cls.__qualname__, "__doc__": cls.__doc__ or cls.__name__}
     if hasattr(cls, "__post_init__"):
         names["__post_init__"] = cls.__post_init__
     return type(cls.__name__, (), names)
+
+
+def _refuse(value: Any, name: str, *_: Any) -> None:
+    raise dataclasses.FrozenInstanceError(f"{value.__class__.__name__}.{name} is not changed")
+
+
+def _state(value: Any) -> list[Any]:
+    return [getattr(value, field.name) for field in dataclasses.fields(value)]
+
+
+def _take_state(value: Any, state: list[Any]) -> None:
+    for field, one in zip(dataclasses.fields(value), state, strict=True):
+        object.__setattr__(value, field.name, one)
 
 
 @cache

@@ -25,7 +25,7 @@ class PushJob(BaseModel):
     is that of a commit. `trace` holds the trace headers of the commit.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     scope: str = Field(min_length=1, max_length=64)
     task_id: str = Field(min_length=1, max_length=100)
@@ -54,7 +54,7 @@ class PushJob(BaseModel):
 class PushDeadLetter(BaseModel):
     """An undelivered event, as the dead letter queue has it: without its content."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     job: PushJob
     event_id: str

@@ -73,7 +73,7 @@ class ListTasksQuery(BaseModel):
     `status_timestamp_after` is an ISO 8601 time and inclusive.
     """
 
-    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True, defer_build=True)
 
     context_id: str | None = None
     status: SkipValidation[TaskState | None] = None
