@@ -86,24 +86,15 @@ def site_of(
     """A `dev` on a free port, with settings; tasks are written in its past, up to now."""
     consoles: list[Console] = []
     given = {"cancel_timeout_s": 1, "push_allowed_hosts": "127.0.0.1", "push_retry_base_s": 1}
-    given |= {"retry_base_s": 0.1}
-    settings = Settings(auth="none", **(given | options))
+    settings = Settings(auth="none", **(given | {"retry_base_s": 0.1} | options))
     with TemporaryDirectory() as folder, kept_lines(Path(folder, "dev.log")) as lines:
-        stack_options = Options(
-            agent=f"{agent}:agent",
-            card=card,
-            beside=partial(served.beside, consoles, lines, Sessions(Path(folder))),
-            push=push,
-        )
-        with Stack(settings, stack_options) as stack:
-            yield _site(stack, consoles[0], timing)
-
-
-def _site(stack: Stack, console: Console, timing: Timing) -> Site:
-    storage = console._inspector.storage
-    clock = ManualClock(storage.clock.now_ms() - 3_600_000)
-    past = DurableStorage(storage.table, clock=clock, timing=timing)
-    return Site(stack, console, Scribe(past, clock))
+        beside = partial(served.beside, consoles, lines, Sessions(Path(folder)))
+        how = Options(agent=f"{agent}:agent", card=card, beside=beside, push=push)
+        with Stack(settings, how) as stack:
+            storage = consoles[0]._inspector.storage
+            clock = ManualClock(storage.clock.now_ms() - 3_600_000)
+            past = DurableStorage(storage.table, clock=clock, timing=timing)
+            yield Site(stack, consoles[0], Scribe(past, clock))
 
 
 @pytest.fixture(scope="module")
@@ -117,8 +108,8 @@ def site() -> Iterator[Site]:
 def chromium() -> Iterator[Browser]:
     """Run one; its event loop is in this thread."""
     with sync_playwright() as playwright:
-        options = ["--no-sandbox"]  # a container's root cannot have one; only our pages are opened
-        yield playwright.chromium.launch(executable_path=CHROMIUM, args=options)
+        # A container's root cannot have a sandbox; only our pages are opened.
+        yield playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
 
 
 @pytest.fixture(scope="module")
@@ -170,3 +161,4 @@ def visiting(browser: Browser, site: Site, **options: object) -> Iterator[Visit]
 def visit(browser: Browser, site: Site) -> Iterator[Visit]:
     with visiting(browser, site) as one:
         yield one
+        assert one.said == []

@@ -7,8 +7,8 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
-import httpx
 from playwright.sync_api import Page, expect
 
 from a2a_serverless.tasks.identity import Scope
@@ -16,6 +16,7 @@ from tests.browser.agent import INVOICE, OFFERS, ORDER
 from tests.browser.conftest import UNSWEPT, Site, Visit, site_of
 from tests.browser.seeds import done
 from tests.support import pages
+from tests.support.a2a_calls import Caller, message
 from tests.support.messages import request
 from tests.unit.push.receivers import Receiver, status
 
@@ -103,8 +104,7 @@ class Question:
         opens = _click(f"#rows tr:has-text('{task}') .main-cell a")
         visit.go("/status")
         for step in self.steps:
-            do = opens if step == OPENS else DOES[step]
-            do(visit.page)
+            (opens if step == OPENS else DOES[step])(visit.page)
         for text in texts:
             expect(visit.page.locator("main")).to_contain_text(text)
 
@@ -123,10 +123,10 @@ def asked_site() -> Iterator[Site]:
         Receiver(lambda _: status(410)) as receiver,
         site_of(UNSWEPT, push=True, max_attempts=2, retry_base_s=0.5) as site,
     ):
-        _send(site, ORDER, hook=receiver.url())
-        _send(site, INVOICE)
-        _send(site, OFFERS)
-        stopped = _send(site, "wait", waits=False)
+        send(site, ORDER, hook=receiver.url())
+        send(site, INVOICE)
+        send(site, OFFERS)
+        stopped = send(site, "wait", waits=False)["id"]
         done(site.storage.request_cancel(stopped, by="ann"))
         stuck = site.scribe.open("5c8e2b70-stuck", "Sort the archive.")
         due_at = site.storage.clock.now_ms() + 7_000_000
@@ -137,14 +137,11 @@ def asked_site() -> Iterator[Site]:
         yield site
 
 
-def _send(site: Site, text: str, *, hook: str = "", waits: bool = True) -> str:
-    message = {"messageId": uuid.uuid4().hex, "role": "ROLE_USER", "parts": [{"text": text}]}
-    hooks = {"taskPushNotificationConfig": {"id": "crm", "url": hook}} if hook else {}
-    answer = httpx.post(
-        f"{site.stack.url}/message:send",
-        json={"message": message, "configuration": hooks | {"returnImmediately": not waits}},
-        headers={"A2A-Version": "1.0"},
-        timeout=60,
-        trust_env=False,
-    )
-    return str(answer.json()["task"]["id"])
+def send(site: Site, text: str, *, hook: str = "", waits: bool = True, **ids: str) -> Any:
+    """A task that is sent a message, whose `ids` it may be."""
+    with Caller(site.stack.url) as caller:
+        said = message(text, messageId=uuid.uuid4().hex, **ids)
+        hooks = {"taskPushNotificationConfig": {"id": "crm", "url": hook}} if hook else {}
+        how = hooks | {"returnImmediately": not waits}
+        sent = {"message": said, "configuration": how}
+        return caller.http.post("/message:send", json=sent).json()["task"]

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-import httpx
 from a2a.types import TaskState
 from playwright.sync_api import Browser
 
 from a2a_serverless.tasks.rules import Timing
 from tests.browser import seeds
 from tests.browser.conftest import Site, Visit, chromium, site_of, visiting
-from tests.browser.questions import asked_site, questions
+from tests.browser.questions import asked_site, questions, send
 
 FOLDER: Final = Path(__file__).parents[2] / "docs/pictures"
 SIZES: Final = {"wide": (1280, 860), "narrow": (400, 860)}
+WIDE: Final[dict[str, Any]] = {
+    "viewport": {"width": 1280, "height": 860},
+    "color_scheme": "light",
+}
 SCHEMES: Final[tuple[Literal["light", "dark"], ...]] = ("light", "dark")
 EXAMPLES: Final = {
     "questionnaire_worker": ("Hello", "Ann", "Oslo", "Python"),
@@ -45,8 +48,7 @@ def main() -> None:
 
 
 def _questions(browser: Browser, site: Site) -> None:
-    viewport = {"width": 1280, "height": 860}
-    with visiting(browser, site, viewport=viewport, color_scheme="light") as visit:
+    with visiting(browser, site, **WIDE) as visit:
         for question in questions():
             question.answer(visit)
             visit.page.screenshot(path=FOLDER / f"question-{question.name}.png")
@@ -55,19 +57,12 @@ def _questions(browser: Browser, site: Site) -> None:
 def _example(name: str, said: tuple[str, ...]) -> None:
     agent = FOLDER.parents[1] / "examples" / name / "agent.py"
     with site_of(agent=agent) as site, chromium() as browser:
-        task: dict[str, str] = {}
-        for number, text in enumerate(said):
-            message = {"messageId": f"m-{number}", "role": "ROLE_USER", "parts": [{"text": text}]}
-            answer = httpx.post(
-                f"{site.stack.url}/message:send",
-                json={"message": message | task},
-                headers={"A2A-Version": "1.0"},
-                timeout=30,
-            ).json()["task"]
-            task = {"taskId": answer["id"], "contextId": answer["contextId"]}
-        viewport = {"width": 1280, "height": 860}
-        with visiting(browser, site, viewport=viewport, color_scheme="light") as visit:
-            visit.task(site, task["taskId"])
+        ids: dict[str, Any] = {}
+        for text in said:
+            task = send(site, text, **ids)
+            ids = {"taskId": task["id"], "contextId": task["contextId"]}
+        with visiting(browser, site, **WIDE) as visit:
+            visit.task(site, ids["taskId"])
             visit.page.screenshot(path=FOLDER / f"example-{name}.png")
 
 
@@ -94,13 +89,11 @@ def _fill(site: Site) -> None:
     """Write tasks in every state, the newest last."""
     scribe = site.scribe
     seeds.failing_webhook(scribe, "e1d6c0aa-file-the-invoice")
-    head = scribe.open("44f0b9d8-empty-reply", "Summarise nothing.")
-    scribe.claim(head, "a")
+    head = scribe.begin("44f0b9d8-empty-reply", "Summarise nothing.")
     scribe.wait(20)
     scribe.commit(head, seeds.said(TaskState.TASK_STATE_FAILED, "No."), token="a")
     scribe.wait(400)
-    head = scribe.open("9d8a0f6f-which-day", "Book a table.")
-    scribe.claim(head, "a")
+    head = scribe.begin("9d8a0f6f-which-day", "Book a table.")
     scribe.commit(head, seeds.said(TaskState.TASK_STATE_INPUT_REQUIRED, "Which day?"), token="a")
     scribe.wait(300)
     seeds.conversation(scribe, "7c41f0d2-ferry-to-the-island")
@@ -108,8 +101,7 @@ def _fill(site: Site) -> None:
     head = scribe.open("3a6f2b11-stopped-by-hand", "Translate the archive.")
     seeds.done(scribe.storage.request_cancel(head.task_id, by="ann"))
     scribe.commit(head, seeds.said(TaskState.TASK_STATE_CANCELED))
-    now = time.time_ns() // 1_000_000
-    scribe.wait((now - scribe.clock.now_ms()) / 1000 - 110)
+    scribe.wait((time.time_ns() // 1_000_000 - scribe.clock.now_ms()) / 1000 - 110)
     head = seeds.told_slowly(scribe, "b20e9a77-three-offers")
     seeds.done(scribe.storage.request_cancel(head.task_id, by="ann"))
 

@@ -45,6 +45,8 @@ T = TypeVar("T")
 
 WORKER = "worker:12 2026/11/22/[12]4f1c"
 NEXT_WORKER = "worker:12 2026/11/22/[12]9be0"
+HOOK = "https://crm.example.com/hooks/new-orders"
+CRM = TaskPushNotificationConfig(id="crm", url=HOOK, token="secret")
 
 
 def done(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -64,19 +66,20 @@ class Scribe:
 
     def open(self, task_id: str, text: str, *, user: str = "ann", **options: Any) -> Head:
         message = Message(message_id=f"m-{task_id}", role=Role.ROLE_USER, parts=[Part(text=text)])
-        opening = self.storage.open_task(
-            "trip-2026",
+        sent, who = (
             SendMessageRequest(message=message),
-            task_id=task_id,
-            caller=Caller(user),
-            **options,
+            {"task_id": task_id, "caller": Caller(user)},
         )
-        return done(opening).head
+        return done(self.storage.open_task("trip-2026", sent, **(options | who))).head
 
     def commit(self, head: Head, *entries: Entry, **options: Any) -> Head:
         now = done(self.storage.head(head.task_id))
         assert now is not None
         return done(self.storage.commit(now, Commit(entries=entries, **options)))
+
+    def begin(self, task_id: str, text: str) -> Head:
+        """A task whose first attempt has the turn."""
+        return self.claim(self.open(task_id, text), "a")
 
     def claim(self, head: Head, token: str, worker: str = WORKER) -> Head:
         return self.commit(head, token=token, claims=True, worker=worker)
@@ -93,20 +96,20 @@ def chunk(text: str, artifact_id: str = "notes", *, append: bool = True) -> Arti
     return ArtifactWritten(Artifact(artifact_id=artifact_id, parts=[Part(text=text)]), append)
 
 
+def named(name: str, *parts: Part) -> ArtifactWritten:
+    return ArtifactWritten(Artifact(artifact_id=name.lower(), name=name, parts=[*parts]))
+
+
 def png(size: int = 96) -> bytes:
-    rows = b"".join(
-        b"\0" + bytes(v for x in range(size * 2) for v in (60 + x, 110 + y, 200))
-        for y in range(size)
-    )
+    across = range(size * 2)
+    lines = (bytes(v for x in across for v in (60 + x, 110 + y, 200)) for y in range(size))
+    rows = b"".join(b"\0" + line for line in lines)
 
     def piece(kind: bytes, body: bytes) -> bytes:
         return pack(">I", len(body)) + kind + body + pack(">I", zlib.crc32(kind + body))
 
-    header = pack(">IIBBBBB", size * 2, size, 8, 2, 0, 0, 0)
-    packed = zlib.compress(rows)
-    return (
-        b"\x89PNG\r\n\x1a\n" + piece(b"IHDR", header) + piece(b"IDAT", packed) + piece(b"IEND", b"")
-    )
+    header = piece(b"IHDR", pack(">IIBBBBB", size * 2, size, 8, 2, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + piece(b"IDAT", zlib.compress(rows)) + piece(b"IEND", b"")
 
 
 def conversation(scribe: Scribe, task_id: str) -> None:
@@ -115,26 +118,17 @@ def conversation(scribe: Scribe, task_id: str) -> None:
     scribe.wait(0.4)
     scribe.claim(head, "a")
     scribe.wait(2)
-    working = TaskState.TASK_STATE_WORKING
-    scribe.commit(head, said(working, "Looking at ferries and roads."), token="a")
+    looks = said(TaskState.TASK_STATE_WORKING, "Looking at ferries and roads.")
+    scribe.commit(head, looks, token="a")
     scribe.wait(3)
-    report = Artifact(
-        artifact_id="report", name="Route", parts=[Part(text=REPORT, media_type="text/markdown")]
-    )
+    report = named("Route", Part(text=REPORT, media_type="text/markdown"))
     figures = ParseDict({"ferry": {"dep": "09:40", "places": 2}, "closed": ["coast road"]}, Value())
-    data = Artifact(artifact_id="figures", name="Figures", parts=[Part(data=figures)])
-    scribe.commit(head, ArtifactWritten(report), ArtifactWritten(data), token="a")
+    scribe.commit(head, report, named("Figures", Part(data=figures)), token="a")
     scribe.wait(1.5)
-    files = Artifact(
-        artifact_id="files",
-        name="Map",
-        parts=[
-            Part(raw=png(), media_type="image/png", filename="map.png"),
-            Part(raw=b"GPX", media_type="application/gpx+xml", filename="route.gpx"),
-        ],
-    )
+    picture = Part(raw=png(), media_type="image/png", filename="map.png")
+    route = Part(raw=b"GPX", media_type="application/gpx+xml", filename="route.gpx")
     completed = said(TaskState.TASK_STATE_COMPLETED, "Book the places today: two are left.")
-    scribe.commit(head, ArtifactWritten(files), completed, token="a")
+    scribe.commit(head, named("Map", picture, route), completed, token="a")
 
 
 def killed(scribe: Scribe, task_id: str, *, lost: bool = True, **options: Any) -> Head:
@@ -142,19 +136,21 @@ def killed(scribe: Scribe, task_id: str, *, lost: bool = True, **options: Any) -
     head = scribe.open(task_id, "Compare the three offers.", **options)
     scribe.wait(0.6)
     scribe.claim(head, "a")
-    for number in range(4):
-        scribe.wait(4)
-        scribe.commit(head, chunk(f"offer {number}: 120\n", append=number > 0), token="a")
+    offers(scribe, head, "a", 4)
     if not lost:
         end = AttemptEnd(token="a", reason="TimeoutError", correlation_id="1f7a9c02")
         scribe.wait(1)
         done(scribe.storage.change(head, partial(releasing, end=end)))
     scribe.wait(62)
     scribe.claim(head, "b", NEXT_WORKER)
-    for number in range(3):
-        scribe.wait(5)
-        scribe.commit(head, chunk(f"offer {number}: 120\n", append=number > 0), token="b")
+    offers(scribe, head, "b", 3)
     return head
+
+
+def offers(scribe: Scribe, head: Head, token: str, count: int) -> None:
+    for number in range(count):
+        scribe.wait(4)
+        scribe.commit(head, chunk(f"offer {number}: 120\n", append=number > 0), token=token)
 
 
 def asleep(scribe: Scribe, task_id: str) -> None:
@@ -173,10 +169,7 @@ def asleep(scribe: Scribe, task_id: str) -> None:
 
 def failing_webhook(scribe: Scribe, task_id: str) -> None:
     """A finished task whose receiver has not answered for ten minutes."""
-    config = TaskPushNotificationConfig(
-        id="crm", url="https://crm.example.com/hooks/new-orders", token="secret"
-    )
-    head = scribe.open(task_id, "File the invoice.", push=config)
+    head = scribe.open(task_id, "File the invoice.", push=CRM)
     scribe.wait(1)
     scribe.claim(head, "a")
     scribe.wait(9)
@@ -194,8 +187,7 @@ def failing_webhook(scribe: Scribe, task_id: str) -> None:
 
 def told_slowly(scribe: Scribe, task_id: str) -> Head:
     """A killed task whose receiver took one notification at the third attempt; with the lines."""
-    config = TaskPushNotificationConfig(id="crm", url="https://crm.example.com/hooks/new-orders")
-    head = killed(scribe, task_id, push=config)
+    head = killed(scribe, task_id, push=CRM)
     (push,) = done(scribe.storage.webhooks.all(task_id))
     at = scribe.clock.now_ms() - 70_000
     told: tuple[tuple[str, str, float | None], ...] = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 from a2a.types import Artifact, Message, Part, SendMessageRequest, TaskState
@@ -130,9 +131,8 @@ FILES = (
 )
 """Media types that a browser would run, or guess at; the last one is said to be an image."""
 
-HTML = (
-    f"<svg xmlns='http://www.w3.org/2000/svg' onload='{RUN}'><script>{RUN}</script></svg>".encode()
-)
+SVG = "<svg xmlns='http://www.w3.org/2000/svg'"
+HTML = f"{SVG} onload='{RUN}'><script>{RUN}</script></svg>".encode()
 
 
 @pytest.fixture(scope="module")
@@ -142,10 +142,8 @@ def attacked(site: Site) -> Site:
     for number, evils in enumerate(TASKS):
         evil, last = evils[0], evils[-1]
         said = SendMessageRequest(message=Message(message_id=evil, parts=[Part(text=evil)]))
-        opening = storage.open_task(
-            evil[:100], said, task_id=f"attack-{number}", caller=Caller(evil)
-        )
-        head = seeds.done(opening).head
+        who: Any = {"task_id": f"attack-{number}", "caller": Caller(evil)}
+        head = seeds.done(storage.open_task(evil[:100], said, **who)).head
         scribe.claim(head, "a", last)
         working = seeds.said(TaskState.TASK_STATE_WORKING, last)
         scribe.commit(head, *map(artifact_of, evils), working, token="a")
@@ -192,6 +190,11 @@ SEEN = """foreign => {
   };
 }"""
 
+FETCH = "url => fetch(url, {credentials: 'include'}).then(a => a.text(), e => 'refused')"
+IMAGE = """url => new Promise(done => {
+  const image = new Image();
+  Object.assign(image, {onload: () => done('shown'), onerror: () => done('refused'), src: url});
+})"""
 POST = """url => {
   const form = document.createElement('form');
   Object.assign(form, {method: 'post', action: url});
@@ -220,15 +223,13 @@ def test_nothing_runs_anywhere(visit: Visit, attacked: Site) -> None:
         assert found["tasks"] == 1, where
         plain = {evil.strip() for evil in TASKS[number] if evil.isascii() and evil.isprintable()}
         assert view != "conversation" or plain <= {*found["texts"]}, where
-    assert visit.said == []
     assert all(url.startswith(visit.url) for url in visit.asked), visit.asked
 
 
 @pytest.mark.long(but=1)
 def test_a_file_is_never_a_page(visit: Visit, attacked: Site) -> None:
     """Whatever media type an agent gives it: it is a download, or an image that was checked."""
-    head = attacked.scribe.open("attack-files", "x")
-    attacked.scribe.claim(head, "a")
+    head = attacked.scribe.begin("attack-files", "x")
     files = [Part(raw=HTML, media_type=kind, filename="\u202egpj.exe") for kind in FILES]
     entry = ArtifactWritten(Artifact(artifact_id="files", parts=files))
     attacked.scribe.commit(head, entry, token="a")
@@ -237,9 +238,8 @@ def test_a_file_is_never_a_page(visit: Visit, attacked: Site) -> None:
     for number, kind in enumerate(FILES):
         answer = visit.context.request.get(f"{base}/{number}")
         assert answer.status == 200
-        assert answer.headers["content-type"] == (
-            kind if kind == "image/png" else "application/octet-stream"
-        )
+        is_image = kind == "image/png"
+        assert answer.headers["content-type"] == (kind if is_image else "application/octet-stream")
         assert "sandbox" in answer.headers["content-security-policy"]
         assert answer.headers["content-disposition"].startswith("attachment;"), kind
         assert answer.headers["x-content-type-options"] == "nosniff"
@@ -257,32 +257,19 @@ def test_a_file_is_never_a_page(visit: Visit, attacked: Site) -> None:
 
 def test_another_page_of_this_machine_reads_nothing(visit: Visit, attacked: Site) -> None:
     """It has the same site, another port: no frame, no script, no form and no fetch gets in."""
-    with Receiver() as other:
-        _reads_nothing(visit, attacked, other.url())
-
-
-def _reads_nothing(visit: Visit, attacked: Site, other: str) -> None:
     own = f"{visit.url}/_console"
-    visit.page.goto(other)
-    assert visit.page.evaluate("document.cookie") == ""
     path = f"{own}/task/{attacked.storage.scope.digest}/attack-0"
-    read = visit.page.evaluate(
-        "url => fetch(url, {credentials: 'include'}).then(a => a.text(), e => 'refused')",
-        f"{own}/tasks",
-    )
-    assert read == "refused"
-    image = visit.page.evaluate(
-        "url => new Promise(done => { const i = new Image(); i.onload = () => done('shown');"
-        " i.onerror = () => done('refused'); i.src = url })",
-        f"{path}/part/e3-0/4",
-    )
-    assert image == "refused"
-    visit.page.evaluate(POST, f"{path}/cancel")
-    expect(visit.page.locator("body")).to_contain_text("The header Origin says")
-    head = seeds.done(attacked.storage.head("attack-0"))
-    assert head is not None
-    assert head.cancel is None
-    assert visit.context.cookies(other) == []  # nor is it sent the cookie
+    with Receiver() as other:
+        visit.page.goto(other.url())
+        assert visit.page.evaluate("document.cookie") == ""
+        assert visit.page.evaluate(FETCH, f"{own}/tasks") == "refused"
+        assert visit.page.evaluate(IMAGE, f"{path}/part/e3-0/4") == "refused"
+        visit.page.evaluate(POST, f"{path}/cancel")
+        expect(visit.page.locator("body")).to_contain_text("The header Origin says")
+        head = seeds.done(attacked.storage.head("attack-0"))
+        assert head is not None
+        assert head.cancel is None
+        assert visit.context.cookies(other.url()) == []  # nor is it sent the cookie
 
 
 def test_a_page_says_that_it_is_out_of_date(browser: Browser, site: Site) -> None:

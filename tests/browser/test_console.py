@@ -115,7 +115,6 @@ def test_a_chat_keeps_its_conversation(visit: Visit) -> None:
     visit.page.click("text=New chat")
     expect(visit.page.locator("ol.talk")).to_have_count(0)
     expect(visit.page.locator("#text")).to_be_focused()
-    assert visit.said == []
 
 
 def test_a_text_that_was_not_sent_stays_in_its_field(visit: Visit) -> None:
@@ -169,15 +168,12 @@ def test_files_are_sent_and_shown(visit: Visit) -> None:
     """
     visit.go("/chat")
     large = bytes(range(256)) * 10_000
-    files = [
-        {
-            "name": "ümläut.pdf",
-            "mimeType": "application/pdf",
-            "buffer": b"%PDF\r\n\r\n--\x00\xff\n",
-        },
-        {"name": "map.png", "mimeType": "image/png", "buffer": seeds.png()},
-        {"name": "large.bin", "mimeType": "application/x-large", "buffer": large},
-    ]
+    given = (
+        ("ümläut.pdf", "application/pdf", b"%PDF\r\n\r\n--\x00\xff\n"),
+        ("map.png", "image/png", seeds.png()),
+        ("large.bin", "application/x-large", large),
+    )
+    files = [{"name": name, "mimeType": kind, "buffer": content} for name, kind, content in given]
     visit.page.set_input_files("input[type=file]", files)  # type: ignore[arg-type]
     visit.page.fill("#text", "return")
     visit.page.click("#say button")
@@ -189,11 +185,10 @@ def test_files_are_sent_and_shown(visit: Visit) -> None:
     image = back.nth(1).locator("img")
     image.scroll_into_view_if_needed()
     visit.page.wait_for_function("one => one.naturalWidth > 0", arg=image.element_handle())
-    for number, file in ((0, files[0]), (2, files[2])):
+    for number in (0, 2):
         with visit.page.expect_download() as download:
             back.nth(number).locator("a").click()
-        assert Path(download.value.path()).read_bytes() == file["buffer"]
-    assert visit.said == []
+        assert Path(download.value.path()).read_bytes() == given[number][2]
 
 
 def test_steps_are_shown_as_they_are_recorded(visit: Visit, tmp_path: Path) -> None:
@@ -259,7 +254,6 @@ def test_a_wait_for_a_callback_is_ended_on_its_row(visit: Visit) -> None:
     expect(visit.page.locator(".journal")).to_contain_text(over)
     expect(visit.page.locator(".now .state")).to_have_text("completed")
     expect(visit.page.locator(".talk")).to_contain_text("Approved: {'by': 'pat'}")
-    assert visit.said == []
 
 
 def test_a_crowd_is_canceled_step_by_step(visit: Visit, site: Site) -> None:
@@ -276,7 +270,6 @@ def test_a_crowd_is_canceled_step_by_step(visit: Visit, site: Site) -> None:
     expect(visit.page.locator("#run .calm")).to_have_text("Done: 12 of 12.")
     visit.page.click("text=See it in the journal")
     expect(visit.page.locator(".journal li", has_text=context)).to_have_count(12)
-    assert visit.said == []
 
 
 def test_all_of_a_caller_is_deleted_step_by_step(
@@ -303,7 +296,6 @@ def test_all_of_a_caller_is_deleted_step_by_step(
     said = re.compile("Deleted 110 tasks, .* and no uploads: nothing is left[.]")
     expect(visit.page.locator(".calm")).to_have_text(said)
     assert sum(url.endswith("/purge") for url in visit.asked) > 2
-    assert visit.said == []
     assert seeds.done(count_data(storage)).is_nothing
 
 
@@ -322,21 +314,13 @@ def test_a_list_out_of_sight_asks_for_nothing(visit: Visit) -> None:
         told = f"{{value: {hidden}, configurable: true}}"
         with visit.page.expect_console_message(is_said):
             visit.page.evaluate(f'Object.defineProperty(document, "hidden", {told})')
-
-
-# -- what is shown -----------------------------------------------------------------------------
+    visit.said.clear()
 
 
 def test_a_failed_task_has_no_green_mark_and_nothing_pulses(visit: Visit, site: Site) -> None:
     """The dot of its end has the colour of a failure; a page that follows a task stands still."""
     colour = "getComputedStyle(document.querySelector('{}'), '::before').backgroundColor"
-
-    def dot(selector: str) -> str:
-        found: str = visit.page.evaluate(colour.format(selector))
-        return found
-
-    head = site.scribe.open("red", "Crash.")
-    site.scribe.claim(head, "a")
+    head = site.scribe.begin("red", "Crash.")
     visit.task(site, "red", "timeline")
     expect(visit.page.locator(".now .follows")).to_have_text("live")
     assert visit.page.evaluate("document.getAnimations().length") == 0
@@ -346,10 +330,10 @@ def test_a_failed_task_has_no_green_mark_and_nothing_pulses(visit: Visit, site: 
     width = "document.querySelector('{}').clientWidth"
     widths = [visit.page.evaluate(width.format(one)) for one in (".fact-why", ".facts")]
     assert widths[0] == widths[1]
-    red = dot(".story .story .story .failed")
+    red = visit.page.evaluate(colour.format(".story .story .story .failed"))
     seeds.conversation(site.scribe, "green")
     visit.task(site, "green", "timeline")
-    assert dot(".story .story .completed") != red
+    assert visit.page.evaluate(colour.format(".story .story .completed")) != red
     assert red == visit.page.evaluate(
         "(() => { const e = document.createElement('p'); e.className = 'alert bad';"
         " document.body.append(e); return getComputedStyle(e).color; })()"
@@ -363,8 +347,7 @@ def test_artifacts_are_rendered(visit: Visit, site: Site) -> None:
     expect(visit.page.locator(".markdown h2")).to_have_text("Route for Saturday")
     expect(visit.page.locator(".markdown td").first).to_have_text("home to harbour")
     expect(visit.page.locator(".json")).to_contain_text('"dep": "09:40"')
-    image = visit.page.locator(".bubble img")
-    image.scroll_into_view_if_needed()
+    visit.page.locator(".bubble img").scroll_into_view_if_needed()
     visit.page.wait_for_function("() => document.querySelector('.bubble img').naturalWidth === 192")
     with visit.page.expect_download() as download:
         visit.page.click(".file a")
@@ -375,8 +358,7 @@ def test_artifacts_are_rendered(visit: Visit, site: Site) -> None:
 
 def test_an_image_is_loaded_once(visit: Visit, site: Site) -> None:
     """While its task goes on: each load reads the task's whole log."""
-    head = site.scribe.open("with-image", "Draw it.")
-    site.scribe.claim(head, "a")
+    head = site.scribe.begin("with-image", "Draw it.")
     image = Part(raw=seeds.png(), media_type="image/png", filename="map.png")
     drawn = ArtifactWritten(Artifact(artifact_id="map", parts=[image]))
     site.scribe.commit(head, drawn, token="a")
@@ -402,17 +384,13 @@ def test_a_large_task_opens_at_once(
         sizes[view] = (elements, len(visit.page.content()))
         expect(visit.page.locator(".now .state")).to_have_text("working")
         visit.page.mouse.wheel(0, 5_000)
-        visit.page.wait_for_function(
-            "() => window.scrollY > 0 || document.body.scrollHeight <= 720"
-        )
+        scrolled = "window.scrollY > 0 || document.body.scrollHeight <= 720"
+        visit.page.wait_for_function(f"() => {scrolled}")
     record_property("elements and characters", sizes)
     assert max(elements for elements, _ in sizes.values()) < 5_000, sizes
     assert max(characters for _, characters in sizes.values()) < 250_000, sizes
     visit.task(site, "large")
     assert "word 0 word 1 word 2" in visit.page.inner_text(".artifact .bubble")
-
-
-# -- keyboard, widths --------------------------------------------------------------------------
 
 
 def test_the_keyboard_reaches_everything(visit: Visit, site: Site) -> None:
@@ -426,9 +404,8 @@ def test_the_keyboard_reaches_everything(visit: Visit, site: Site) -> None:
         names.append(visit.page.evaluate("document.activeElement.textContent.trim()"))
         outline = "getComputedStyle(document.activeElement).outlineStyle"
         assert visit.page.evaluate(outline) != "none"
-    assert names[:7] == [
-        *("a2a-serverless", "Chat", "Status", "Tasks", "Queues", "Journal", "Card")
-    ]
+    ways = "Chat Status Tasks Queues Journal Card"
+    assert names[:7] == ["a2a-serverless", *ways.split()]
 
 
 def test_single_keys_lead_through_the_pages(visit: Visit, site: Site) -> None:
@@ -477,13 +454,11 @@ def test_single_keys_lead_through_the_pages(visit: Visit, site: Site) -> None:
     assert page.evaluate("document.activeElement.tagName") == "BODY"
     page.click("text=Keyboard")
     expect(page.locator("#use-keys")).not_to_be_checked()
-    assert visit.said == []
 
 
 def test_times_are_those_of_the_reader(browser: Browser, site: Site, axe: Path) -> None:
     """In the zone of the browser, named once, UTC beside it; a switch is kept; live parts, too."""
-    head = site.scribe.open("local-times", "When?")
-    site.scribe.claim(head, "a")
+    head = site.scribe.begin("local-times", "When?")
     created_at = site.scribe.clock.now_ms() / 1000
     there = datetime.fromtimestamp(created_at, ZoneInfo("Australia/Adelaide"))
     utc = datetime.fromtimestamp(created_at, UTC)
@@ -497,8 +472,7 @@ def test_times_are_those_of_the_reader(browser: Browser, site: Site, axe: Path) 
         assert f"{utc:%Y-%m-%d %H:%M:%S}" in title
         assert "Australia/Adelaide" in title
         assert visit.page.inner_text("body").count("Australia/Adelaide") == 1
-        failed = seeds.said(TaskState.TASK_STATE_FAILED, "No.")
-        site.scribe.commit(head, failed, token="a")
+        site.scribe.commit(head, seeds.said(TaskState.TASK_STATE_FAILED, "No."), token="a")
         end = visit.page.locator(".story .story .story .failed time")
         expect(end).to_contain_text(f"{there:%Y-%m-%d %H:}")
         visit.page.keyboard.press("?")
@@ -509,10 +483,8 @@ def test_times_are_those_of_the_reader(browser: Browser, site: Site, axe: Path) 
         visit.page.reload()
         expect(first).to_contain_text(f"{utc:%Y-%m-%d %H:%M:%S}.")
         assert visit.said == []
-        refuses = (
-            "Object.defineProperty(window, 'localStorage', {get() { throw new Error('no'); }})"
-        )
-        visit.page.add_init_script(refuses)
+        refuses = "{get() { throw new Error('no'); }}"
+        visit.page.add_init_script(f"Object.defineProperty(window, 'localStorage', {refuses})")
         visit.page.reload()
         expect(first).to_contain_text(f"{there:%Y-%m-%d %H:%M:%S}.")
         visit.page.keyboard.press("u")
@@ -534,13 +506,11 @@ FILLED = """() => [...document.querySelectorAll('.facts')].every(facts => {
 })"""
 """True if each row of facts ends at the end of its frame: there is no empty cell."""
 
-
 SEEN = """() => [...document.querySelectorAll('nav a')].every(link => {
   const box = link.getBoundingClientRect();
   return box.left >= 0 && box.right <= innerWidth;
 })"""
 """True if each way to a page, and to a view of a task, is in the window."""
-
 
 UNSCROLLED = """() => {
   const list = document.querySelector('.scroll');

@@ -6,10 +6,11 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 import httpx
 from a2a.client import A2ACardResolver, Client, ClientConfig, ClientFactory
-from a2a.types import GetTaskRequest, Message, Part, SendMessageRequest, StreamResponse, Task
+from a2a.types import GetTaskRequest, Part, SendMessageRequest, StreamResponse, Task
 from a2a.utils.constants import TransportProtocol
 
 from a2a_serverless.tasks.head import TERMINAL
@@ -28,24 +29,17 @@ async def client_at(
     headers: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Client]:
     limits = httpx.Limits(max_connections=250)
-    async with httpx.AsyncClient(
-        trust_env=False, timeout=SETTLE_S, limits=limits, headers=headers
-    ) as http:
+    own: Any = {"trust_env": False, "timeout": SETTLE_S}
+    async with httpx.AsyncClient(limits=limits, headers=headers, **own) as http:
         card = await A2ACardResolver(http, url).get_agent_card()
-        config = ClientConfig(
-            httpx_client=http,
-            supported_protocol_bindings=[binding],
-            streaming=streaming,
-            polling=polling,
-        )
+        config = ClientConfig(httpx_client=http, streaming=streaming, polling=polling)
+        config.supported_protocol_bindings = [binding]
         yield ClientFactory(config).create(card)
 
 
-async def send(
-    client: Client, text: str | Part, *, task: Task | None = None, context_id: str = ""
-) -> Task:
-    """The task that a send answers with, or the last one that a stream shows."""
-    events = [event async for event in stream(client, text, task=task, context_id=context_id)]
+async def send(client: Client, text: str | Part, **ids: Any) -> Task:
+    """The task that a send answers with, or the last one that a stream shows; `ids`: as there."""
+    events = [event async for event in stream(client, text, **ids)]
     return events[-1].task
 
 
@@ -53,24 +47,17 @@ async def stream(
     client: Client, text: str | Part, *, task: Task | None = None, context_id: str = ""
 ) -> AsyncIterator[StreamResponse]:
     """What the client gets for a message, a new task's or the next one of `task`."""
-    said = _message(text, task, context_id)
-    async for event in client.send_message(SendMessageRequest(message=said)):
-        yield event
-
-
-def _message(text: str | Part, task: Task | None, context_id: str) -> Message:
     said = message(text if isinstance(text, str) else "")
     if isinstance(text, Part):
         said.parts[0].CopyFrom(text)
     said.context_id = context_id
     if task is not None:
         said.task_id, said.context_id = task.id, task.context_id
-    return said
+    async for event in client.send_message(SendMessageRequest(message=said)):
+        yield event
 
 
-async def settled(
-    client: Client, task_id: str, states: Collection[int] = frozenset(TERMINAL)
-) -> Task:
+async def settled(client: Client, task_id: str, states: Collection[int] = tuple(TERMINAL)) -> Task:
     """The task when it is in one of `states`: when it has ended, if none is named."""
     deadline = time.monotonic() + SETTLE_S
     while True:

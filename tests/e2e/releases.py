@@ -37,13 +37,11 @@ class Release:
     python: Path
 
     @contextmanager
-    def running(
-        self, *arguments: str, variables: Mapping[str, str], output: Path
-    ) -> Iterator[Running]:
+    def running(self, *arguments: str, given: Mapping[str, str], output: Path) -> Iterator[Running]:
         path = os.pathsep.join([*(str((self.folder / one).parent) for one in PACKAGES), str(ROOT)])
         # The bytecode has a folder of its own, so that the second process starts in half the time.
         cache = {"PYTHONPYCACHEPREFIX": str(self.folder / "cache"), "PYTHONDONTWRITEBYTECODE": ""}
-        env = environment(**variables) | {"PYTHONPATH": path} | cache
+        env = environment(**given) | {"PYTHONPATH": path} | cache
         with running_with(self.python, *arguments, env=env, output=output) as process:
             yield process
 

@@ -13,7 +13,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from functools import cache
 from importlib import import_module
 from io import StringIO
@@ -21,6 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import botocore.session
 import pytest
@@ -41,37 +42,24 @@ from tests.support.handlers import event_file
 from tests.support.template import read
 
 ROOT = pages.DOCS.parent
-PAGES = [
-    ROOT / "README.md",
-    *sorted(pages.DOCS.glob("start/*.md")),
-    *sorted(pages.DOCS.glob("build/*.md")),
-]
+PAGES = [ROOT / "README.md", *sorted(pages.DOCS.glob("start/*.md"))]
+PAGES += sorted(pages.DOCS.glob("build/*.md"))
 ALL = [block for page in PAGES for block in blocks(page)]
 
-RUN_BY = {
-    ("README", "python"): "tests/e2e/test_examples.py",
-    ("calling", "sh"): "tests/e2e/test_calling.py",
-    ("calling", "python"): "tests/e2e/test_calling.py",
-    ("calling", "js"): "tests/e2e/test_calling.py",
-    ("first-agent", "sh"): "tests/e2e/test_first_agent.py",
-    ("first-agent", "python"): "tests/e2e/test_first_agent.py",
-    ("first-agent", "text"): "tests/e2e/test_first_agent.py",
-    ("patterns", "python"): "tests/foreign/patterns.py",
-    ("push-receivers", "python"): "tests/unit/push/test_documented_check.py",
-    ("stores", "python"): "tests/unit/stores/test_page.py",
-    ("stores", "yaml"): "tests/unit/stores/test_page.py",
-    ("uploads", "js"): "tests/javascript/test_uploads.py",
-    ("uploads", "python"): "tests/javascript/test_uploads.py",
-}
+TESTS = (
+    ("README", "python", "tests/e2e/test_examples.py"),
+    ("calling", "sh python js", "tests/e2e/test_calling.py"),
+    ("first-agent", "sh python text", "tests/e2e/test_first_agent.py"),
+    ("patterns", "python", "tests/foreign/patterns.py"),
+    ("push-receivers", "python", "tests/unit/push/test_documented_check.py"),
+    ("stores", "python yaml", "tests/unit/stores/test_page.py"),
+    ("uploads", "js python", "tests/javascript/test_uploads.py"),
+)
+RUN_BY = {(page, one): test for page, languages, test in TESTS for one in languages.split()}
 """The tests that run all blocks of a language of a page."""
 
-EXAMPLES = {
-    "google-adk": "adk_agent",
-    "langgraph": "langgraph_agent",
-    "openai-agents": "openai_agents_agent",
-    "pydantic-ai": "pydantic_ai_agent",
-    "strands": "strands_agent",
-}
+PARTS_OF = ("google-adk", "langgraph", "openai-agents", "pydantic-ai", "strands")
+EXAMPLES = {page: f"{page.replace('-', '_').removeprefix('google_')}_agent" for page in PARTS_OF}
 """The examples whose parts a page shows; test_frameworks.py runs them with their frameworks."""
 
 NOT_RUN = {
@@ -167,31 +155,27 @@ def host(names: dict[str, Any]) -> None:
 @plays("waiting", 3)
 def booker(names: dict[str, Any]) -> None:
     with AgentBench(names["Booker"]()) as bench:
-        asked = bench.send("Book it")
-        run = bench.answer(asked, {"day": "Friday", "hour": "noon"})
+        run = bench.answer(bench.send("Book it"), {"day": "Friday", "hour": "noon"})
         assert run.artifacts["final-answer"].text == "Booked on Friday at noon"
-
-
-def _bookshop(said: HistoryMessage) -> Outcome:
-    is_known = said.text == "soft"
-    return Outcome("A book on tea") if is_known else Outcome("Which cover?", "input_required")
 
 
 @plays("calling-agents")
 def shop(names: dict[str, Any]) -> None:
+    def _bookshop(said: HistoryMessage) -> Outcome:
+        is_known = said.text == "soft"
+        return Outcome("A book on tea") if is_known else Outcome("Which cover?", "input_required")
+
     with AgentBench(names["Shop"], agents={"books": _bookshop}) as bench:
         asked = bench.send("tea")
         assert (asked.state, asked.text) == ("input_required", "Which cover?")
-        run = bench.answer(asked, "soft")
-        assert run.artifacts["final-answer"].text == "A book on tea"
+        assert bench.answer(asked, "soft").artifacts["final-answer"].text == "A book on tea"
 
 
 @plays("calling-agents", 2)
 def passing_on(names: dict[str, Any]) -> None:
     agents = {"https://books.example": lambda said: f"A book on {said.text}"}
     with AgentBench(names["Host"], agents=agents) as bench:
-        run = bench.send("tea")
-        assert run.artifacts["book"].text == "A book on tea"
+        assert bench.send("tea").artifacts["book"].text == "A book on tea"
 
 
 @plays("waiting", 4)
@@ -222,8 +206,8 @@ def poller(names: dict[str, Any]) -> None:
 @plays("state")
 def counter(names: dict[str, Any]) -> None:
     with AgentBench(names["agent"]) as bench:
-        texts = [bench.send("hello", context_id=context) for context in "aab"]
-        answers = [run.artifacts["final-answer"].text for run in texts]
+        runs = [bench.send("hello", context_id=context) for context in "aab"]
+        answers = [run.artifacts["final-answer"].text for run in runs]
         assert answers == [f"Message {n} of this conversation." for n in (1, 2, 1)]
 
 
@@ -336,12 +320,8 @@ def tool(names: dict[str, Any]) -> None:
 @plays("usage")
 def adviser(names: dict[str, Any]) -> None:
     used = SimpleNamespace(input_tokens=60, output_tokens=1)
-    answer = SimpleNamespace(usage=used, output_text="Buy.")
-
-    async def create(**_: str) -> SimpleNamespace:
-        return answer
-
-    client = SimpleNamespace(responses=SimpleNamespace(create=create))
+    client = AsyncMock()
+    client.responses.create.return_value = SimpleNamespace(usage=used, output_text="Buy.")
     with AgentBench(lambda: names["Adviser"](client), task_tokens=50) as bench:
         run = bench.send("Shall I?", kill_after=step("ask"))
         assert (run.artifacts["final-answer"].text, run.usage.tokens) == ("Buy.", 61)
@@ -366,8 +346,7 @@ def middleware(names: dict[str, Any]) -> None:
         assert names["REQUEST_ID"].get() == "r1"
 
     scope = {"headers": [(b"x-request-id", b"r1")]}
-    loop = asyncio.get_event_loop()
-    loop.run_until_complete(names["SetsRequestId"](inner)(scope, None, None))
+    asyncio.get_event_loop().run_until_complete(names["SetsRequestId"](inner)(scope, None, None))
     assert names["handler"](event_file("api-agent-card"), None)["statusCode"] == 200
 
 
@@ -499,12 +478,9 @@ _parser = cache(cli._parser)
 
 def ours(words: list[str]) -> str:
     said = StringIO()
-    try:
-        with redirect_stderr(said):
-            _parser().parse_args(words)
-    except SystemExit as ended:
-        return said.getvalue() if ended.code else ""
-    return ""
+    with suppress(SystemExit), redirect_stderr(said):
+        _parser().parse_args(words)
+    return said.getvalue()
 
 
 TARGETS = {
@@ -526,9 +502,8 @@ def sam(words: list[str]) -> str:
     """`sam` itself is in no environment of the tests: its options and our parameters are known."""
     command, *options = words
     given = {word.partition("=")[0] for word in options if re.match(r"[A-Z]\w+=", word)}
-    known = command in {"build", "delete", "deploy", "validate"} and all(
-        option in SAM_OPTIONS for option in options if option.startswith("--")
-    )
+    known = {option for option in options if option.startswith("--")} <= SAM_OPTIONS
+    known &= command in {"build", "delete", "deploy", "validate"}
     return "" if known and given <= PARAMETERS.keys() else f"sam {words}"
 
 
@@ -545,8 +520,7 @@ def aws(words: list[str]) -> str:
     if f"{service} {command}" in CLI_ALONE:
         return ""
     if command == "wait":
-        names = waiters_of(service).waiter_names
-        known = {xform_name(name, "-") for name in names}
+        known = {xform_name(name, "-") for name in waiters_of(service).waiter_names}
         return "" if options[0] in known else f"{service} waits for no {options[0]}"
     model = model_of(service)
     operations = {xform_name(name, "-"): name for name in model.operation_names}
@@ -562,12 +536,8 @@ def pip(words: list[str]) -> str:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"].keys()
     found = re.findall(r"a2a-serverless\[([^]]*)\]", " ".join(words))
-    asked = {name for names in found for name in names.split(",")}
+    asked = {*",".join(found).split(",")} - {""}
     return "" if words[0] in {"install", "wheel"} and asked <= extras else f"pip {words}"
-
-
-def any_words(_: list[str]) -> str:
-    return ""
 
 
 PARSERS: dict[str, Callable[[list[str]], str]] = {
@@ -576,9 +546,7 @@ PARSERS: dict[str, Callable[[list[str]], str]] = {
     "sam": sam,
     "aws": aws,
     "pip": pip,
-    "source": any_words,
-    "cd": any_words,
-    "docker": any_words,
+    **dict.fromkeys(("source", "cd", "docker"), lambda _: ""),
 }
 """What takes a command's words and says what is wrong with them."""
 

@@ -86,9 +86,7 @@ class Kills(httpx.AsyncBaseTransport):
 @pytest.mark.foreign
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("point", POINTS, ids=str)
-def test_a_killed_caller_opens_one_task_where_the_server_can_know(
-    server: Server, point: Any
-) -> None:
+def test_a_killed_caller_opens_one_task_where_a_server_can_know(server: Server, point: Any) -> None:
     """The table of the page `calling-agents` is what each server does."""
     before = len(server.said)
     transport = Kills(point)

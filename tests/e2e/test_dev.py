@@ -166,8 +166,7 @@ def test_demo_shows_a_streamed_and_a_resumed_task(tmp_path: Path) -> None:
     assert shown.stderr == ""
     lines = shown.stdout.splitlines()
     states = [line[11:26].strip() for line in lines if line[:9].endswith(" s")]
-    assert states.count("completed") == 2
-    assert states.count("input-required") == 1
+    assert (states.count("completed"), states.count("input-required")) == (2, 1)
     assert states.count("itinerary") >= 5
     assert "Afternoon: Time Out Market" in shown.stdout
     assert "as streamed in" in shown.stdout

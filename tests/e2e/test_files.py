@@ -152,9 +152,7 @@ class Pattern(io.RawIOBase):
 
 @pytest.mark.long
 @pytest.mark.parametrize("store", ["folder"], indirect=True)
-async def test_an_upload_of_100_mb_passes_in_little_memory(
-    machine: Deployed, caller: Caller
-) -> None:
+async def test_an_upload_of_100_mb_takes_little_memory(machine: Deployed, caller: Caller) -> None:
     """A client uploads a stream, and the agent reads what it was, byte for byte."""
     idle = peaks(machine)
     source = Pattern()

@@ -102,7 +102,7 @@ async def test_an_agent_of_googles_adk_streams_from_it(dev: Served) -> None:
         ("strands_client", False, {"invoke_async": "✓", "stream_async": "✓"}),
     ],
 )
-def test_a_model_is_given_what_the_page_says(
+def test_models_are_given_what_pages_say(
     client: str, *, streams: bool, given: dict[str, str]
 ) -> None:
     """Of the chunks of an artifact, of which the first ends within a word, by way of calling."""

@@ -37,6 +37,7 @@ from a2a_serverless.worker.sweeper import Sweeper
 from a2a_serverless_tools.testing.process import _InlineHeartbeat
 from tests.support.a2a_calls import Agent as Remote
 from tests.support.alarms import CloudWatch, alarms_of, rung
+from tests.support.beside import beside
 from tests.support.databases import LONG
 from tests.support.permissions import transform
 from tests.support.template import TEMPLATE
@@ -110,14 +111,10 @@ class Account:
 
     def __init__(self, loop: JumpingLoop, card: AgentCard) -> None:
         self.clock = LoopClock(loop)
-        settings = Settings(
-            auth="api-key",
-            api_keys=SecretStr(f"attacker={ATTACKER},neighbour={NEIGHBOUR}"),
-            visibility_s=60,
-            turn_limit_s=825,
-            sleeping_turns_per_caller=SLEEPING,
-            uploads_per_hour=FILES,
-        )
+        keys = SecretStr(f"attacker={ATTACKER},neighbour={NEIGHBOUR}")
+        limits = {"sleeping_turns_per_caller": SLEEPING, "uploads_per_hour": FILES}
+        times = {"visibility_s": 60, "turn_limit_s": 825}
+        settings = Settings(auth="api-key", api_keys=keys, **(limits | times))
         self._queue = SlowQueue(Operation, visibility_s=60, clock=self.clock, name="Operation.fifo")
         backends = memory_backends(settings, self.clock)
         storage = DurableStorage(BoundedTable(), clock=self.clock, timing=backends.storage.timing)
@@ -142,14 +139,8 @@ class Account:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        running = [asyncio.create_task(self._place(each)) for each in self._workers]
-        running.append(asyncio.create_task(self._every_minute()))
-        try:
+        async with beside([*map(self._place, self._workers), self._every_minute()]):
             yield
-        finally:
-            for each in running:
-                each.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
 
     async def _place(self, worker: WorkerAdapter) -> None:
         while True:
@@ -168,28 +159,18 @@ class Account:
             async with self._environments:
                 await self._app(scope, receive, send)
 
-        transport = httpx.ASGITransport(bounded)
-        async with httpx.AsyncClient(
-            transport=transport, base_url="http://agent", headers={"X-API-Key": key}, timeout=60
-        ) as http:
+        own: Any = {"base_url": "http://agent", "headers": {"X-API-Key": key}, "timeout": 60}
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(bounded), **own) as http:
             yield Remote(http)
 
     async def send(
-        self,
-        remote: Remote,
-        *parts: dict[str, Any],
-        text: str = "go",
-        waits: bool = True,
-        context_id: str = "",
+        self, remote: Remote, *parts: Any, text: str = "go", waits: bool = True, talk: str = ""
     ) -> str:
         """Send a message of a text and parts; return its task's state, of a refused one none."""
         number = next(self._numbers)
-        answer = await remote.send(
-            messageId=f"message-{number}",
-            contextId=context_id or f"context-{number}",
-            parts=[{"text": text}, *parts],
-            configuration={"returnImmediately": not waits},
-        )
+        ids: Any = {"messageId": f"message-{number}", "contextId": talk or f"context-{number}"}
+        how = {"returnImmediately": not waits}
+        answer = await remote.send(parts=[{"text": text}, *parts], configuration=how, **ids)
         self.answers[answer.response.status_code] += 1
         return answer.state if answer.response.is_success else ""
 
@@ -215,14 +196,8 @@ class Account:
                 "sleeps": [self._sleeps] * 4,
                 "files": [self._files, self._files],
             }[attack]
-            attacks = [asyncio.create_task(each(remote)) for each in runs]
-            try:
+            async with beside(each(remote) for each in runs):
                 yield
-            finally:
-                for each in attacks:
-                    each.cancel()
-                found = await asyncio.gather(*attacks, return_exceptions=True)
-                assert all(isinstance(each, asyncio.CancelledError) for each in found), found
 
     async def _sleeps(self, remote: Remote) -> None:
         while True:
@@ -230,11 +205,8 @@ class Account:
             await self.clock.sleep(0.5)
 
     async def _files(self, remote: Remote) -> None:
-        asked = {
-            "size": 100,
-            "sha256": hashlib.sha256(CONTENT).hexdigest(),
-            "mediaType": "text/plain",
-        }
+        asked = {"size": 100, "sha256": hashlib.sha256(CONTENT).hexdigest()}
+        asked |= {"mediaType": "text/plain"}
         place = (await remote.client.post("/files", json=asked)).json()
         await remote.client.put(place["url"], content=CONTENT, headers=place["headers"])
         while True:
@@ -265,7 +237,7 @@ class Account:
         """Make the attacker's long conversation, whose turns are over."""
         async with self.caller(ATTACKER) as remote:
             for _ in range(LONG_TALK):
-                await self.send(remote, waits=False, context_id=TALK)
+                await self.send(remote, waits=False, talk=TALK)
         while (await self._queue.depth()) != (0, 0, None):
             await self.clock.sleep(1)
 
@@ -327,5 +299,4 @@ def test_a_neighbour_hardly_notices_an_attack(
     assert not LONG or account.answers.keys() == statuses
     for before, during in zip(calm, attacked, strict=True):
         assert during <= 2 * before, (calm, attacked, account.sends)
-    alarms = alarms_of(transform(TEMPLATE))
-    assert rung(alarms, seen, since_ms=int(BEGIN_S * 1000)) == set()
+    assert rung(alarms_of(transform(TEMPLATE)), seen, since_ms=int(BEGIN_S * 1000)) == set()

@@ -140,8 +140,7 @@ def test_what_the_functions_say_of_a_task(on_aws: Deployment) -> None:
     on_aws.send("A journey, please")
     on_aws.work()
     *_, paused = (line for line in on_aws.lines if line.get("action") == "turn_ended")
-    assert paused["state"] == "input_required"
-    assert len(seen.values("TimeToEnd")) == 1
+    assert (paused["state"], len(seen.values("TimeToEnd"))) == ("input_required", 1)
 
     refused = {"/tasks/none-Lisbon": "TaskNotFound", "/tasks?status=LISBON": "InvalidParams"}
     for target, reason in refused.items():

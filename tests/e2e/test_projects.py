@@ -58,9 +58,7 @@ def program(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("python", pythons() if IS_LONG else [""])
-def test_demo_runs_in_an_empty_folder(
-    python: str, wheel: Path, program: Path, tmp_path: Path
-) -> None:
+def test_demo_in_an_empty_folder(python: str, wheel: Path, program: Path, tmp_path: Path) -> None:
     """Installed on each Python of the machine, the package needs nothing of the repository."""
     if python:
         program = installed(wheel, tmp_path / "env", python) / "a2a-serverless"
@@ -125,9 +123,7 @@ def test_pip_and_uvx(wheel: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["worker", "langgraph"] if IS_LONG else ["worker"])
-def test_a_project_of_an_older_version(
-    kind: str, wheel: Path, program: Path, tmp_path: Path
-) -> None:
+def test_a_project_of_an_older_one(kind: str, wheel: Path, program: Path, tmp_path: Path) -> None:
     """It is upgraded with its owner's edits, has what is new, and answers."""
     older, wheels = tmp_path / "older", tmp_path / "wheels"
     try:

@@ -60,18 +60,18 @@ class Upgrade:
         if self.release is None or version == "new":
             is_next = self.release is None and version == "new"
             more = {next_format.VARIABLE: "1"} if is_next else {}
-            new = await self.world.start(kind, concurrency=CONCURRENCY, more=more)
+            new = await self.world.start(kind, concurrency=CONCURRENCY, **more)
             return new.pid, str(self.world.http.base_url)
         arguments, ready = command_of(kind, CONCURRENCY)
         output = self.world.folder / f"old-{kind}-{len(self.world.started)}.log"
-        running = self.release.running(*arguments, variables=self.world.variables, output=output)
+        running = self.release.running(*arguments, given=self.world.variables, output=output)
         old = self.stack.enter_context(running)
         return old.process.pid, await asyncio.to_thread(old.wait_for, ready)
 
     async def holds(self, worker: int) -> None:
         """Wait until a worker has begun as many tasks as it may, which it holds."""
 
-        async def are_enough() -> bool:
+        def are_enough() -> bool:
             found = self.world.ledger.entries(what="held")
             return len({one.task_id for one in found if one.pid == worker}) >= CONCURRENCY
 
@@ -102,11 +102,11 @@ async def test_tasks_in_flight_survive(
             world.http.headers.update(TRACE)
             victim, _ = await upgrade.start(first, "worker")
             webhook = WEBHOOK if first == "new" else ""
-            paused = await send(world, ["ask"] * PAUSED, webhook=webhook)
+            paused = await world.send_all(["ask"] * PAUSED, CONCURRENCY, webhook=webhook)
             heads = [await world.state(one, TaskState.TASK_STATE_INPUT_REQUIRED) for one in paused]
 
             other, _ = await upgrade.start(second, "worker")
-            tasks = await send(world, [f"held {CHUNKS}"] * TASKS)
+            tasks = await world.send_all([f"held {CHUNKS}"] * TASKS, CONCURRENCY)
             for head in heads:
                 await world.send(f"held {CHUNKS}", task=head)
             await asyncio.gather(upgrade.holds(victim), upgrade.holds(other))
@@ -124,17 +124,6 @@ async def test_tasks_in_flight_survive(
             assert min(map(returned.count, (other, replacement))) >= CONCURRENCY, "both have worked"
             looked_at = (tasks + paused)[-LOOKED_AT:]
             assert await shown(url, looked_at) == await shown(other_url, looked_at)
-
-
-async def send(world: World, texts: Sequence[str], *, webhook: str = "") -> list[str]:
-    """A task for each text, with that webhook if one is named."""
-    at_once = asyncio.Semaphore(CONCURRENCY)
-
-    async def one(text: str) -> str:
-        async with at_once:
-            return await world.send(text, webhook=webhook)
-
-    return list(await asyncio.gather(*(one(text) for text in texts)))
 
 
 async def shown(url: str, tasks: Sequence[str]) -> list[Any]:

@@ -56,6 +56,13 @@ def counted(name: str, ended: Sequence[End], chunks: Sequence[str]) -> Runs:
     return runs
 
 
+def check_attempts(ended: Sequence[End]) -> None:
+    """Check that what has not completed has failed in its fifth attempt."""
+    for end in ended:
+        failed = (end.state, end.head.turn.attempts) == (TaskState.TASK_STATE_FAILED, 5)
+        assert end.state == COMPLETED or failed, end
+
+
 async def number_of_tasks(world: World) -> int:
     """How many tasks there are: a message that was repeated has made one."""
     number, token = 0, ""

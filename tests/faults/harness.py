@@ -91,10 +91,6 @@ class End:
         return chunks
 
     @property
-    def said(self) -> str:
-        return "".join(part.text for part in self.task.status.message.parts)
-
-    @property
     def writers(self) -> list[str | None]:
         """The claim under which each commit with a chunk was made, in order."""
         return [
@@ -106,17 +102,15 @@ class End:
 
 def command_of(kind: str, concurrency: int) -> tuple[list[str], str]:
     """The arguments of a process, and what it says when it has started."""
-    at_once = ["--concurrency", str(concurrency)]
+    at_once, url = ["--concurrency", str(concurrency)], r"A2A at (\S+),"
     function = ([functions.NAME], "function works")
+    card = ["--card", CARD, "--port", "0"]
     return {
-        "api": (["api", "--card", CARD, "--port", "0"], r"A2A at (\S+),"),
+        "api": (["api", *card], url),
         "worker": (["worker", "--agent", AGENT, *at_once], "turns at a time"),
         "function": function,
         "quarantine": function,
-        "serve": (
-            ["serve", "--agent", AGENT, "--card", CARD, "--port", "0", "--no-console"],
-            r"A2A at (\S+),",
-        ),
+        "serve": (["serve", "--agent", AGENT, *card, "--no-console"], url),
         "push": (["push", *at_once], "webhooks at a time"),
         "sweep": (["sweep"], "sweeping"),
         "purge": (["tasks", "purge", "--yes", "--settle", "0"], ""),
@@ -147,23 +141,16 @@ class World:
     # -- processes -----------------------------------------------------------------------------
 
     async def start(
-        self,
-        kind: str,
-        *options: str,
-        point: str = "",
-        concurrency: int = 4,
-        more: Mapping[str, str] | None = None,
+        self, kind: str, *options: str, point: str = "", concurrency: int = 4, **more: str
     ) -> Running:
-        """Start a process, to die at `point` where one is named.
+        """Start a process, to die at `point` where one is named; return when it has started.
 
         It is one of `api`, `worker`, `push`, `sweep`, `purge`, or the deployed worker function,
         whose events come from the operations (`function`) or from the quarantine queue
         (`quarantine`).
         `options` are further arguments of its command, `more` variables of its own.
-
-        Returns when it has started.
         """
-        variables = {**self.variables, **(more or {})}
+        variables = {**self.variables, **more}
         if point:
             traps.Trap(point)  # a wrong name stops the test, and not its process alone
             variables[traps.POINT_VARIABLE] = point
@@ -172,8 +159,8 @@ class World:
             variables[functions.SOURCE] = "A2A_QUARANTINE_QUEUE"
         arguments, ready = command_of(kind, concurrency)
         name = f"{kind}-{len(self.started)}"
-        arguments = [*arguments, *options]
-        running = processes.start(name, arguments, variables, self.folder / f"{name}.log")
+        log = self.folder / f"{name}.log"
+        running = processes.start(name, [*arguments, *options], variables, log)
         self.started.append(running)
         # It may reach its point before it says that it is ready.
         said = await running.says(ready, may_end=bool(point))
@@ -194,6 +181,11 @@ class World:
             msg = f"{victim.name} ended with {code} and not at {point}: {victim.said()}"
             raise NotReachedError(msg)
         self.killed_at = mark.stat().st_mtime
+
+    async def replaced(self, victim: Running, point: str, kind: str = "worker") -> None:
+        """Wait until the process died there, and start the next one."""
+        await self.dies(victim, point)
+        await self.start(kind)
 
     def _mark(self, point: str) -> Path:
         return self.folder / f"mark-{point.replace(':', '-')}"
@@ -221,25 +213,30 @@ class World:
         """Send a message and return its task's id, which is known also if there is no answer."""
         message_id = message_id or uuid.uuid4().hex
         context_id = task.context_id if task else context_id or f"context-{message_id}"
-        named: dict[str, Any] = {"taskId": task.task_id} if task else {}
+        ids: dict[str, Any] = {"messageId": message_id, "contextId": context_id}
+        ids |= {"taskId": task.task_id} if task else {}
         told = {"taskPushNotificationConfig": {"url": webhook}} if webhook else {}
+        how = {"returnImmediately": True, **told}
         try:
-            answer = await self.client.send(
-                text,
-                messageId=message_id,
-                contextId=context_id,
-                configuration={"returnImmediately": True, **told},
-                **named,
-            )
+            answer = await self.client.send(text, configuration=how, **ids)
         except httpx.TransportError:  # the API died
             return task.task_id if task else await self._only_task(context_id)
         assert answer.response.status_code == 200, answer
         return str(answer.task["id"])
 
+    async def send_all(self, texts: Sequence[str], at_once: int, **options: Any) -> list[str]:
+        """The tasks of so many messages, some of them sent at once."""
+        slots = asyncio.Semaphore(at_once)
+
+        async def one(text: str) -> str:
+            async with slots:
+                return await self.send(text, **options)
+
+        return await asyncio.gather(*map(one, texts))
+
     async def _only_task(self, context_id: str) -> str:
-        listed = await list_tasks(self.storage, ListTasksQuery(context_id=context_id))
-        assert len(listed.tasks) == 1, listed
-        return str(listed.tasks[0].id)
+        (task,) = (await list_tasks(self.storage, ListTasksQuery(context_id=context_id))).tasks
+        return str(task.id)
 
     async def cancel(self, task_id: str) -> Answer | None:
         """Cancel a task; None when the API died over it."""
@@ -285,9 +282,8 @@ class World:
     async def waiting(self, queue: str) -> int:
         """Messages of a queue, those included that somebody works on."""
         counts = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
-        answer = await asyncio.to_thread(
-            self.sqs.get_queue_attributes, QueueUrl=queue, AttributeNames=counts
-        )
+        asks = partial(self.sqs.get_queue_attributes, QueueUrl=queue, AttributeNames=counts)
+        answer = await asyncio.to_thread(asks)
         return sum(int(answer["Attributes"][name]) for name in counts)
 
     async def drained(self, within_s: float = SETTLE_S) -> None:
@@ -302,10 +298,8 @@ class World:
         async def is_lost() -> bool:
             message = await self.receive(visibility_s=30, must=False)
             if message:
-                receipt = message["ReceiptHandle"]
-                await asyncio.to_thread(
-                    self.sqs.delete_message, QueueUrl=self.made.queue, ReceiptHandle=receipt
-                )
+                what = {"QueueUrl": self.made.queue, "ReceiptHandle": message["ReceiptHandle"]}
+                await asyncio.to_thread(self.sqs.delete_message, **what)
             return bool(message)
 
         await until(is_lost, "the message is lost")
@@ -330,8 +324,7 @@ class World:
         """Claim the turn for each attempt that it has; none of them goes on."""
         head = await self.head(task_id)
         for attempt in range(int(self.variables["A2A_MAX_ATTEMPTS"])):
-            claim = Commit(token=f"attempt-{attempt}", claims=True)
-            head = await self.storage.commit(head, claim)
+            head = await self.storage.commit(head, Commit(token=f"a-{attempt}", claims=True))
 
     async def state(self, task_id: str, *states: TaskState, within_s: float = SETTLE_S) -> Head:
         """HEAD once it shows one of `states`."""
@@ -366,12 +359,9 @@ def check_log(log: Log) -> None:
     """An unbroken log, one end, nothing behind it, and no write past the fence."""
     versions = [record.version for record in log.records]
     assert versions == list(range(1, log.head.version + 1)), "the log has gaps"
-    ends = [
-        record.version
-        for record in log.records
-        for entry in record.entries
-        if isinstance(entry, StatusChanged) and entry.status.state in TERMINAL
-    ]
+    entries = [(record.version, entry) for record in log.records for entry in record.entries]
+    statuses = [(at, entry.status) for at, entry in entries if isinstance(entry, StatusChanged)]
+    ends = [at for at, status in statuses if status.state in TERMINAL]
     assert ends == [log.head.version], f"ends at {ends} of {versions}"
     owners: list[str] = []
     for record in log.records:
@@ -407,10 +397,8 @@ def numbers(count: int) -> list[str]:
 
 def operation_of(head: Head) -> Operation:
     """The run of a turn, as the API sends it."""
-    params = OperationParams(
-        scope=head.scope, task_id=head.task_id, incarnation=head.incarnation, turn=head.turn.number
-    )
-    return Operation(operation="run", params=params)
+    ids: Any = {"scope": head.scope, "task_id": head.task_id, "incarnation": head.incarnation}
+    return Operation(operation="run", params=OperationParams(**ids, turn=head.turn.number))
 
 
 class Emulators:
@@ -451,7 +439,6 @@ class Emulators:
         made = provision(self.dynamodb, self.sqs, names=names, stream=self._stream)
         folder.mkdir(parents=True, exist_ok=True)
         for queue in (made.dead_letter_queue, made.push_queue):
-            self.sqs.set_queue_attributes(
-                QueueUrl=queue, Attributes={"VisibilityTimeout": str(SHORT_VISIBILITY_S)}
-            )
+            hidden = {"VisibilityTimeout": str(SHORT_VISIBILITY_S)}
+            self.sqs.set_queue_attributes(QueueUrl=queue, Attributes=hidden)
         return made

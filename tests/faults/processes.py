@@ -149,17 +149,15 @@ async def close(started: Sequence[Running]) -> None:
         running.process.close()
 
 
-def start(
-    name: str, arguments: Sequence[str], variables: Mapping[str, str], output: Path
-) -> Running:
+def start(name: str, arguments: Sequence[str], variables: Mapping[str, str], log: Path) -> Running:
     forks = get_context("forkserver")
     forks.set_forkserver_preload(PRELOADED)
     process = forks.Process(
-        target=main, args=(list(arguments), dict(variables), output), name=name, daemon=True
+        target=main, args=(list(arguments), dict(variables), log), name=name, daemon=True
     )
     with import_path():
         process.start()
-    return Running(name, process, output)
+    return Running(name, process, log)
 
 
 @contextmanager

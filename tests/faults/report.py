@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field
 import pytest
 
 PROPERTY = "kill point"
+Record = Callable[[str, object], None]
+"""What `record_property` is."""
 
 
 @dataclass(kw_only=True)
@@ -37,14 +39,12 @@ def table(rows: Iterable[Runs]) -> Iterator[str]:
     yield f"{'point':<34}" + "".join(f"{column:>11}" for column in columns)
     for row in rows:
         counts = (row.runs, row.unreached, row.lost, row.doubled, row.stuck)
-        times = ("-", "-")
-        if row.recovery_s:
-            median, worst = statistics.median(row.recovery_s), max(row.recovery_s)
-            times = (f"{median:.1f}", f"{worst:.1f}")
+        seconds = (statistics.median(row.recovery_s), max(row.recovery_s)) if row.recovery_s else ()
+        times = [f"{each:.1f}" for each in seconds] or ["-", "-"]
         yield f"{row.name:<34}" + "".join(f"{cell!s:>11}" for cell in (*counts, *times))
 
 
-def check(rows: Sequence[Runs], record_property: Callable[[str, object], None]) -> None:
+def check(rows: Sequence[Runs], record_property: Record) -> None:
     """Record the rows; fail unless all are clean, with the table and what was noted."""
     for runs in rows:
         record_property(PROPERTY, json.dumps(asdict(runs)))

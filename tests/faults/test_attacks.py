@@ -26,6 +26,7 @@ from tests.faults import processes
 from tests.faults.harness import Emulators, World, until
 from tests.faults.processes import ROOT
 from tests.support.a2a_calls import Agent, Answer
+from tests.support.beside import beside
 from tests.unit.push.receivers import OK, Receiver, Request, status
 from tests.unit.push.receivers import Answer as Reply
 from tests.unit.worker.shares import p95
@@ -81,6 +82,10 @@ SETTINGS: Final = {
 }
 
 
+Rounds = Sequence[dict[str, float]]
+"""What each round of the neighbour took, in seconds."""
+
+
 class Webhooks:
     """All webhooks on one host: the neighbour's answer, the attacker's fail or hang."""
 
@@ -105,9 +110,7 @@ class Party:
         self.agent = Agent(http)
         self.receiver = receiver
 
-    async def send(
-        self, text: str, *parts: dict[str, Any], waits: bool = True, webhook: str = ""
-    ) -> Answer:
+    async def send(self, text: str, *parts: Any, waits: bool = True, webhook: str = "") -> Answer:
         told = {"taskPushNotificationConfig": {"url": webhook}} if webhook else {}
         return await self.agent.send(
             messageId=uuid.uuid4().hex,
@@ -162,23 +165,13 @@ class Attacker(Party):
     @asynccontextmanager
     async def attacking(self, accounts: Mapping[str, int]) -> AsyncIterator[None]:
         """Attack accounts for the block, each by so many requests at once."""
-        running = [
-            asyncio.create_task(self._repeats(getattr(self, account)))
-            for account, number in accounts.items()
-            for _ in range(number)
-        ]
-        try:
+        attacks = [each for each, number in accounts.items() for _ in range(number)]
+        async with beside(self._repeats(getattr(self, each)) for each in attacks):
             yield
-        finally:
-            for each in running:
-                each.cancel()
-            found = await asyncio.gather(*running, return_exceptions=True)
-            assert all(isinstance(each, asyncio.CancelledError) for each in found), found
 
     async def _repeats(self, attack: Any) -> None:
         while True:
-            said = await attack()
-            self.answers[attack.__name__][said] += 1
+            self.answers[attack.__name__][await attack()] += 1
             await asyncio.sleep(PAUSE_S)
 
     async def turns(self) -> str:
@@ -227,20 +220,13 @@ def _said(answer: Answer) -> str:
 async def _caller(world: World, key: str) -> AsyncIterator[httpx.AsyncClient]:
     """Start an API process for a caller; yield a client that has its key."""
     api = await world.start("api")
-    limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(
-        base_url=await api.says(r"A2A at (\S+),"),
-        headers={"X-API-Key": key},
-        timeout=60,
-        limits=limits,
-        trust_env=False,
-    ) as http:
+    url, limits = await api.says(r"A2A at (\S+),"), httpx.Limits(max_connections=None)
+    own: Any = {"headers": {"X-API-Key": key}, "timeout": 60, "trust_env": False}
+    async with httpx.AsyncClient(base_url=url, limits=limits, **own) as http:
         yield http
 
 
-async def _rounds(
-    neighbour: Neighbour, webhooks: Webhooks, ends: Callable[[int], bool]
-) -> list[dict[str, float]]:
+async def _rounds(neighbour: Neighbour, webhooks: Webhooks, ends: Callable[[int], bool]) -> Rounds:
     """Let the neighbour work until `ends` says so of the number of rounds, one in four seconds."""
     seen = list[dict[str, float]]()
     while not ends(len(seen)):
@@ -250,9 +236,7 @@ async def _rounds(
     return seen
 
 
-def _report(
-    calm: Sequence[dict[str, float]], attacked: Sequence[dict[str, float]], attacker: Attacker
-) -> str:
+def _report(calm: Rounds, attacked: Rounds, attacker: Attacker) -> str:
     lines = ["| the neighbour's | p50, ms | p95, ms | p50, attacked | p95, attacked |"]
     lines += ["|---|---:|---:|---:|---:|"]
     for what in calm[0]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from tests.faults.bad_days import EVERYWHERE, Met
 from tests.faults.clients import Patient
 from tests.faults.crowd import COMPLETED, at_rest, counted, ends, number_of_tasks
 from tests.faults.harness import IS_LONG, Emulators, World, numbers, until
-from tests.faults.report import check
+from tests.faults.report import Record, check
 
 pytestmark = pytest.mark.emulators
 
@@ -49,7 +49,7 @@ def settings(records: Path) -> dict[str, str]:
 
 @pytest.mark.timeout(900 if IS_LONG else 300)
 async def test_no_process_loses_a_task_on_a_bad_day(
-    emulators: Emulators, tmp_path: Path, record_property: Callable[[str, object], None]
+    emulators: Emulators, tmp_path: Path, record_property: Record
 ) -> None:
     """Each task ends as it should, each chunk once; nothing is stuck, due or left in a queue.
 

@@ -31,6 +31,7 @@ from tests.faults import processes
 from tests.faults.harness import AGENT, IS_LONG, SETTLE_S, SHORT, until
 from tests.faults.ledger import VARIABLE
 from tests.faults.processes import Running
+from tests.faults.report import Record
 from tests.faults.traps import WRITE_VARIABLE
 from tests.faults.webhooks import SETTINGS
 from tests.support.commits import failed_task
@@ -152,9 +153,7 @@ async def desk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 @pytest.mark.long(but=1)
 @pytest.mark.timeout(1200 if IS_LONG else 300)
 @pytest.mark.parametrize("act", ACTS)
-async def test_a_killed_act_is_done_once(
-    desk: Desk, act: Act, record_property: Callable[[str, object], None]
-) -> None:
+async def test_a_killed_act_is_done_once(desk: Desk, act: Act, record_property: Record) -> None:
     """Run again until it ends, it has acted on each task once, and nothing is lost."""
     with Receiver() as receiver:
         made = await desk.made(act, receiver.url())
@@ -175,9 +174,6 @@ async def test_a_killed_act_is_done_once(
     assert begun.total() <= desk.kills * AT_ONCE
     assert act == "resend" or max(done.values()) == 1
     record_property("kills", {"killed": desk.kills, "cut off": begun.total()})
-
-
-# -- what each act has to have done ----------------------------------------------------------
 
 
 async def canceled(desk: Desk, made: Mapping[str, Head], _: Receiver) -> None:

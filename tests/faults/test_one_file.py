@@ -7,7 +7,7 @@ import random
 import signal
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +29,7 @@ from tests.faults.clients import Patient
 from tests.faults.harness import ARTIFACT, IS_LONG, SHORT, check_log, command_of, until
 from tests.faults.ledger import VARIABLE, Ledger
 from tests.faults.processes import Running
+from tests.faults.report import Record
 from tests.support.messages import texts
 from tests.unit.push.receivers import Receiver
 
@@ -131,7 +132,7 @@ async def have_ended(storage: DurableStorage, tasks: list[str]) -> bool:
 @pytest.mark.parametrize("kinds", [APART, TOGETHER], ids=["apart", "together"])
 @pytest.mark.timeout(2 * WITHIN_S)
 async def test_kills_of_all_processes_lose_nothing(
-    kinds: tuple[str, ...], tmp_path: Path, record_property: Callable[[str, object], None]
+    kinds: tuple[str, ...], tmp_path: Path, record_property: Record
 ) -> None:
     """Every task ends with each chunk once and is told of; no message is left; the file is whole.
 

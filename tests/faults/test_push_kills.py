@@ -11,7 +11,6 @@ import json
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,7 @@ from tests.faults import traps
 from tests.faults.harness import IS_LONG, Emulators, NotReachedError, World, until
 from tests.faults.processes import PUSH_WAIT
 from tests.faults.recorded import record
-from tests.faults.report import Runs, check
+from tests.faults.report import Record, Runs, check
 from tests.faults.webhooks import SETTINGS, Told, ids, states, told_states
 from tests.unit.push.receivers import OK, Receiver, Request, status
 
@@ -78,7 +77,7 @@ class Webhooks:
 
 @pytest.mark.timeout(3600 if IS_LONG else 600)
 async def test_a_kill_loses_no_notification(
-    push_emulators: Emulators, tmp_path: Path, record_property: Callable[[str, object], None]
+    push_emulators: Emulators, tmp_path: Path, record_property: Record
 ) -> None:
     """Each transition arrives or is a dead letter, in order, under one id, whatever dies where."""
     runs = Runs(name=RECORDED)
@@ -121,16 +120,13 @@ async def _task(world: World, receiver: Receiver, number: int) -> tuple[Told, To
     failing, refusing = f"/failing/{number}", f"/refusing/{number}"
     task_id = await world.send("ask", webhook=receiver.url(path=failing))
     paused = await world.state(task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
-    created = await world.client.call(
-        CREATE, {"taskId": task_id, "id": "second", "url": receiver.url(path=refusing)}
-    )
+    second = {"taskId": task_id, "id": "second", "url": receiver.url(path=refusing)}
+    created = await world.client.call(CREATE, second)
     assert created.result["id"] == "second", created
     await world.send("chunks 2 0", task=paused)
     await world.end(task_id)
-    return (
-        Told(failing, await states(world, task_id)),
-        Told(refusing, await states(world, task_id, after=paused.version)),
-    )
+    later = await states(world, task_id, after=paused.version)
+    return Told(failing, await states(world, task_id)), Told(refusing, later)
 
 
 async def _kill(world: World, point: str, runs: Runs) -> None:
@@ -192,9 +188,7 @@ async def _letters(world: World) -> list[str]:
         bodies += [message["Body"] for message in answer["Messages"]]
 
 
-async def test_a_sweeper_dies_before_it_sends_a_job(
-    push_emulators: Emulators, tmp_path: Path
-) -> None:
+async def test_a_sweeper_dies_before_a_job(push_emulators: Emulators, tmp_path: Path) -> None:
     """A webhook that waits in the table is put off, without a job: a later sweep sends one."""
     hooks = Webhooks()
 
@@ -208,8 +202,8 @@ async def test_a_sweeper_dies_before_it_sends_a_job(
             await asyncio.gather(*(world.start(kind) for kind in ("api", "worker", "push")))
             task_id = await world.send("chunks 1 0", webhook=receiver.url(path="/waits"))
             await world.end(task_id)
-            victim = await world.start("sweep", point=f"{SWEPT}:1")
-            await world.dies(victim, f"{SWEPT}:1")
+            point = f"{SWEPT}:1"
+            await world.dies(await world.start("sweep", point=point), point)
             assert len(hooks.requests["/waits"]) == 1
             await world.start("sweep")
             owed = Told("/waits", await states(world, task_id))

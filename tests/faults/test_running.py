@@ -32,9 +32,7 @@ SOON_S = 5.0 if IS_LONG else 25.0
 """Below the visibility, after which another worker takes over from one that has died."""
 
 
-async def test_another_worker_takes_over_from_a_dead_one(
-    emulators: Emulators, tmp_path: Path
-) -> None:
+async def test_a_worker_takes_over_from_a_dead_one(emulators: Emulators, tmp_path: Path) -> None:
     """Killed in the middle of a turn: the next attempt starts within the visibility."""
     async with emulators.world(tmp_path) as world:
         taken_over_s = await _take_over(world)
@@ -64,8 +62,7 @@ async def _take_over(world: World) -> float:
     assert await victim.end(signal.SIGKILL) == -signal.SIGKILL
     await world.start("worker")
     end = await world.end(task_id)
-    assert end.state == COMPLETED
-    assert end.chunks == numbers(8)
+    assert (end.state, end.chunks) == (COMPLETED, numbers(8))
     await world.drained()
     first, second = world.ledger.entries(task_id, "started")
     assert first.pid != second.pid
@@ -81,16 +78,13 @@ async def test_a_slow_agent_runs_once(emulators: Emulators, tmp_path: Path) -> N
         tasks = [await world.send(f"{kind} 10") for kind in ("slow", "block")]
         for task_id in tasks:
             end = await world.end(task_id)
-            assert end.state == COMPLETED
-            assert end.chunks == numbers(3)
+            assert (end.state, end.chunks) == (COMPLETED, numbers(3))
             assert end.head.turn.attempts == 1
             assert world.ledger.count(task_id, "started") == 1
         await world.drained()
 
 
-async def test_of_two_workers_with_one_message_one_commits(
-    emulators: Emulators, tmp_path: Path
-) -> None:
+async def test_of_two_workers_of_a_turn_one_commits(emulators: Emulators, tmp_path: Path) -> None:
     """The other one stops with its first commit, and nothing of it is ever stored."""
     async with emulators.world(tmp_path, A2A_VISIBILITY_S="4") as world:
         head = await world.create("meet 2")
@@ -99,8 +93,7 @@ async def test_of_two_workers_with_one_message_one_commits(
         operation = operation_of(head)
         await asyncio.gather(*(world.put(operation, group=name) for name in ("one", "two")))
         end = await world.end(head.task_id)
-        assert end.state == COMPLETED
-        assert end.chunks == numbers(10)
+        assert (end.state, end.chunks) == (COMPLETED, numbers(10))
         first, second = world.ledger.entries(head.task_id, "started")
         assert first.pid != second.pid
         await world.noted(head.task_id, "cancelled")
@@ -113,9 +106,7 @@ async def test_of_two_workers_with_one_message_one_commits(
         assert (await world.look(head.task_id)).head == end.head
 
 
-async def test_a_message_that_was_lost_after_the_claim(
-    emulators: Emulators, tmp_path: Path
-) -> None:
+async def test_a_message_lost_after_the_claim(emulators: Emulators, tmp_path: Path) -> None:
     """After the longest run the sweeper sends a claimed turn again whose message was lost."""
     async with emulators.world(tmp_path, **{processes.LEASE: "2"}) as world:
         await world.start("api")
@@ -126,15 +117,12 @@ async def test_a_message_that_was_lost_after_the_claim(
         await world.start("worker")
         await world.start("sweep")
         end = await world.end(task_id)
-        assert end.state == COMPLETED
-        assert end.chunks == numbers(4)
+        assert (end.state, end.chunks) == (COMPLETED, numbers(4))
         assert world.ledger.count(task_id, "started") == 2
         await world.drained()
 
 
-async def test_a_spot_worker_gives_back_what_cannot_end(
-    emulators: Emulators, tmp_path: Path
-) -> None:
+async def test_spot_workers_give_back_what_cannot_end(emulators: Emulators, tmp_path: Path) -> None:
     """Half of its turns end within the drain, the rest goes on elsewhere; no attempt is lost."""
     settings = {"A2A_VISIBILITY_S": "30", "A2A_MAX_ATTEMPTS": "2"}
     async with emulators.world(tmp_path, **settings) as world:

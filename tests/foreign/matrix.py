@@ -81,7 +81,10 @@ def main() -> int:
                 surprises += [f"{name}, {binding}: {failed}"] if failed else []
                 cells = []
                 for operation in SAYS:
-                    does = _does(told.get(operation, {}), operation)
+                    key = "error" if operation == "unknown task" else "says"
+                    said = told.get(operation, {}).get(key, "")
+                    # Some put spaces between the parts of a text.
+                    does = SAYS[operation] in " ".join(said.split())
                     lacks = operation in LACKS.get(name, ())
                     cells.append("-" if lacks else "yes" if does else "no")
                     if not lacks and does == ((name, binding, operation) in FAULTS):
@@ -105,11 +108,6 @@ def _agent() -> Iterator[tuple[str, Recorder]]:
             recorder = Recorder(key_proxy(dev.url, {}))
             with HttpServer(recorder, bound) as proxy:
                 yield f"{proxy.url}/", recorder
-
-
-def _does(came: Mapping[str, str], operation: str) -> bool:
-    said = came.get("error" if operation == "unknown task" else "says", "")
-    return SAYS[operation] in " ".join(said.split())  # some put spaces between the parts of a text
 
 
 def _say(line: str) -> None:

@@ -50,12 +50,8 @@ CLASSES = {
 
 def patterns() -> dict[str, str]:
     """The agents of the page by the titles of their chapters."""
-    chapters = PAGE.read_text(encoding="utf-8").split("\n## ")
-    return {
-        chapter.partition("\n")[0]: chapter.partition("```python\n")[2].partition("```")[0]
-        for chapter in chapters
-        if "```python\n" in chapter
-    }
+    parts = [one.partition("```python\n") for one in PAGE.read_text("utf-8").split("\n## ")]
+    return {text.partition("\n")[0]: code.partition("```")[0] for text, _, code in parts if code}
 
 
 class Model(ThreadingHTTPServer):
@@ -223,12 +219,10 @@ async def a_recorded_answer_is_paid_for_once(pattern: Pattern) -> None:
     """Where the answer is a step, a turn that dies right behind it does not ask the model again."""
     if pattern.name not in WHOLE:
         return
-    talk = pattern.talk(max_attempts=3)
     with ends_at(1, "after") as recorded:
-        task = (await talk.say("go"))[1]
+        _, task = await pattern.talk(max_attempts=3).say("go")
     assert answered(task) == "Hello there, you."
-    assert len(recorded) == 1, recorded
-    assert len(pattern.model.asked) == 1, pattern.model.asked
+    assert (len(recorded), len(pattern.model.asked)) == (1, 1), (recorded, pattern.model.asked)
 
 
 async def the_object_itself_gets_its_line(pattern: Pattern) -> None:
@@ -238,12 +232,9 @@ async def the_object_itself_gets_its_line(pattern: Pattern) -> None:
 
 
 CHECKS: tuple[Callable[[Pattern], Awaitable[None]], ...] = (
-    text_goes_in_and_comes_out,
-    words_are_sent_as_they_come,
-    a_conversation_is_kept_and_is_its_own,
-    an_error_names_the_place,
-    a_model_that_is_away_is_waited_for,
-    a_recorded_answer_is_paid_for_once,
+    *(text_goes_in_and_comes_out, words_are_sent_as_they_come),
+    *(a_conversation_is_kept_and_is_its_own, an_error_names_the_place),
+    *(a_model_that_is_away_is_waited_for, a_recorded_answer_is_paid_for_once),
     the_object_itself_gets_its_line,
 )
 

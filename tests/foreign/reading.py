@@ -77,8 +77,8 @@ async def strands_client(url: str, text: str, *, streams: bool) -> str:
     agent = A2AAgent(endpoint=url)
     if not streams:
         return str(await agent.invoke_async(text)).strip()
-    events = [event async for event in agent.stream_async(text)]
-    return str(events[-1]["result"]).strip()
+    *_, last = [event async for event in agent.stream_async(text)]
+    return str(last["result"]).strip()
 
 
 async def ag2(url: str, text: str, *, streams: bool) -> str:
@@ -246,18 +246,15 @@ def both(name: str) -> Ways:
     return {name: True, f"{name}, streaming=False": False}
 
 
+RUN: Final = {"run()": False, "run(stream=True)": True}
+ENGINE: Final = {"engine": False, "engine, streaming: true": True}
+SEND: Final = {"send_message": False, "send_streaming_message": True}
 CLIENTS: Final[Mapping[str, tuple[str, str, Ways]]] = {
     "python_1_3": ("a2a-sdk", "a2a-sdk", {"streaming": True, "streaming=False": False}),
     "google_adk": ("Google ADK", "google-adk", both("AgentTool")),
-    "agent_framework": (
-        *("agent-framework", "agent-framework-a2a"),
-        {"run()": False, "run(stream=True)": True},
-    ),
+    "agent_framework": ("agent-framework", "agent-framework-a2a", RUN),
     "crewai": ("CrewAI", "crewai", {"delegation": True, "delegation by polling": False}),
-    "strands_client": (
-        *("Strands", "strands-agents"),
-        {"invoke_async": False, "stream_async": True},
-    ),
+    "strands_client": ("Strands", "strands-agents", {"invoke_async": False, "stream_async": True}),
     "ag2": ("AG2", "ag2", both("ask")),
     "agno": ("Agno", "agno", {"arun": False, "arun, stream=True": True}),
     "beeai": ("BeeAI", "beeai-framework", both("run")),
@@ -273,14 +270,8 @@ CLIENTS: Final[Mapping[str, tuple[str, str, Ways]]] = {
         {"ainvoke": False, "astream": True},
     ),
     "astromesh": ("astromesh-a2a", "astromesh-a2a", {"send": False, "stream": True}),
-    "ovos": (
-        *("OpenVoiceOS", "ovos-a2a-solver-plugin"),
-        {"engine": False, "engine, streaming: true": True},
-    ),
-    "novaos": (
-        *("NovaOS", "novaos-agent-sdk"),
-        {"send_message": False, "send_streaming_message": True},
-    ),
+    "ovos": ("OpenVoiceOS", "ovos-a2a-solver-plugin", ENGINE),
+    "novaos": ("NovaOS", "novaos-agent-sdk", SEND),
     "trpc_agent": ("tRPC-Agent", "trpc-agent-py", {"AgentTool": None}),
     "app_foundation": ("app-foundation", "app-foundation", {"get_task": None}),
     "a2a_handler": ("a2a-handler", "a2a-handler", {"send": False, "stream": True}),

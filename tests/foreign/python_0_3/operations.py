@@ -51,12 +51,8 @@ class PythonTalk(Talk):
         self.http, self.url, self.binding, self.receiver = http, url, binding, receiver
 
     def client(self, card: Any, *, streaming: bool) -> Client:
-        config = ClientConfig(
-            streaming=streaming,
-            httpx_client=self.http,
-            supported_transports=[self.binding],
-            use_client_preference=True,
-        )
+        how: Any = {"supported_transports": [self.binding], "use_client_preference": True}
+        config = ClientConfig(streaming=streaming, httpx_client=self.http, **how)
         return ClientFactory(config).create(card)
 
     async def all(self) -> None:
@@ -95,17 +91,14 @@ class PythonTalk(Talk):
 
     async def set_push(self) -> str:
         config = PushNotificationConfig(id="mine", url=self.receiver, token="secret")
-        made = await self.whole.set_task_callback(
-            TaskPushNotificationConfig(task_id=self.running.id, push_notification_config=config)
-        )
+        asked = TaskPushNotificationConfig(task_id=self.running.id, push_notification_config=config)
+        made = await self.whole.set_task_callback(asked)
         return str(made.push_notification_config.url == self.receiver).lower()
 
     async def get_push(self) -> str:
-        found = await self.whole.get_task_callback(
-            GetTaskPushNotificationConfigParams(
-                id=self.running.id, push_notification_config_id="mine"
-            )
-        )
+        ids = {"id": self.running.id, "push_notification_config_id": "mine"}
+        asked = GetTaskPushNotificationConfigParams(**ids)
+        found = await self.whole.get_task_callback(asked)
         return str(found.push_notification_config.url == self.receiver).lower()
 
     async def subscribe(self) -> str:

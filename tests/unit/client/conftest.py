@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from a2a.client import ClientConfig, ClientFactory
+from a2a.client import Client, ClientConfig, ClientFactory
 from a2a.types import StreamResponse, SubscribeToTaskRequest
 
 from a2a_serverless.client import ResumingClient, Retries, resuming
@@ -34,18 +34,16 @@ class World:
         http: httpx.AsyncClient | None = None,
         streaming: bool = True,
         polling: bool = False,
-        interceptors: Any = None,
         **retries: Any,
     ) -> ResumingClient:
         http = self.http() if http is None else http
-        config = ClientConfig(
-            httpx_client=http,
-            supported_protocol_bindings=[self.binding],
-            streaming=streaming,
-            polling=polling,
-        )
-        made = ClientFactory(config).create(self.server.card(self.binding), interceptors)
+        made = self.plain(http, streaming=streaming, polling=polling)
         return resuming(made, http, Retries(**{"clock": self.clock, **retries}))
+
+    def plain(self, http: httpx.AsyncClient, **options: Any) -> Client:
+        """The official client."""
+        options |= {"httpx_client": http, "supported_protocol_bindings": [self.binding]}
+        return ClientFactory(ClientConfig(**options)).create(self.server.card(self.binding))
 
     async def send(self, **options: Any) -> list[StreamResponse]:
         return await collect(self.client(**options).send_message(request()))

@@ -14,7 +14,6 @@ from typing import Any
 
 import httpx
 from a2a.types import (
-    AgentCapabilities,
     AgentCard,
     AgentInterface,
     Message,
@@ -55,29 +54,31 @@ class Fault:
     error: Exception | None = None
     hangs: bool = False
 
+    @property
+    def is_cut(self) -> bool:
+        return self.cut is not None or self.events is not None
+
 
 LOST = httpx.ReadError("connection reset")
 REFUSED = httpx.ConnectError("connection refused")
 
 
+IDS: Any = {"task_id": TASK, "context_id": "context-1"}
+
+
 def status(state: TaskState) -> StreamResponse:
-    update = TaskStatusUpdateEvent(
-        task_id=TASK, context_id="context-1", status=TaskStatus(state=state)
-    )
+    update = TaskStatusUpdateEvent(**IDS, status=TaskStatus(state=state))
     return StreamResponse(status_update=update)
 
 
 def chunk(text: str) -> StreamResponse:
-    update = TaskArtifactUpdateEvent(
-        task_id=TASK, context_id="context-1", artifact=artifact("story", text), append=True
-    )
+    update = TaskArtifactUpdateEvent(**IDS, artifact=artifact("story", text), append=True)
     return StreamResponse(artifact_update=update)
 
 
 def opened(state: TaskState = TaskState.TASK_STATE_SUBMITTED) -> StreamResponse:
-    return StreamResponse(
-        task=Task(id=TASK, context_id="context-1", status=TaskStatus(state=state))
-    )
+    task = Task(id=TASK, context_id="context-1", status=TaskStatus(state=state))
+    return StreamResponse(task=task)
 
 
 LOG = [
@@ -117,14 +118,10 @@ class ScriptedServer(httpx.AsyncBaseTransport):
         """Called when a stream's body has been read."""
 
     def card(self, binding: str, *, streaming: bool = True) -> AgentCard:
-        return AgentCard(
-            name="Storyteller",
-            version="1",
-            capabilities=AgentCapabilities(streaming=streaming),
-            supported_interfaces=[
-                AgentInterface(url=URL, protocol_binding=binding, protocol_version="1.0")
-            ],
-        )
+        interface = AgentInterface(url=URL, protocol_binding=binding, protocol_version="1.0")
+        made = AgentCard(name="Storyteller", version="1", supported_interfaces=[interface])
+        made.capabilities.streaming = streaming
+        return made
 
     def methods(self) -> list[str]:
         return [self._method(request) for request in self.requests]
@@ -161,14 +158,13 @@ class ScriptedServer(httpx.AsyncBaseTransport):
 
     def body(self, binding: str) -> bytes:
         request = httpx.Request("POST", URL if binding == "JSONRPC" else f"{URL}/message:stream")
-        return b"".join(self._block(request, n + 1, n, event) for n, event in enumerate(self.log))
+        return b"".join(self._sse(request, n + 1, n, event) for n, event in enumerate(self.log))
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         self.requests.append(request)
         self.at_request()
         fault = self.faults.popleft() if self.faults else Fault()
-        is_in_answer = fault.cut is not None or fault.events is not None
-        if fault.error is not None and not is_in_answer:
+        if fault.error is not None and not fault.is_cut:
             raise fault.error
         if fault.status != 200:
             return httpx.Response(fault.status, headers=fault.headers, request=request)
@@ -181,7 +177,7 @@ class ScriptedServer(httpx.AsyncBaseTransport):
                 return self._answer(request, opened(TaskState.TASK_STATE_CANCELED).task)
             case "SendMessage":
                 self._accept(request)
-                if is_in_answer:
+                if fault.is_cut:
                     raise fault.error or LOST
                 return self._answer(request, self.as_of(self.now))
             case "SendStreamingMessage":
@@ -215,30 +211,17 @@ class ScriptedServer(httpx.AsyncBaseTransport):
         events += list(enumerate(self.log[first:], first + 1))
         if self.repeats:
             events = [pair for pair in events for _ in range(2)]
-        blocks = [
-            self._block(request, number, place, event)
-            for place, (number, event) in enumerate(events)
-        ]
-        is_cut = fault.cut is not None or fault.events is not None
+        blocks = [self._sse(request, number, at, it) for at, (number, it) in enumerate(events)]
+        is_held = self.holds_subscriptions and self._method(request) == "SubscribeToTask"
         ends_with_turn = self.resumes and request.headers.get("prefer") == "until=turn"
-        is_open = (
-            self.holds_subscriptions
-            and self._method(request) == "SubscribeToTask"
-            and not (ends_with_turn or is_cut)
-        )
+        is_open = is_held and not (ends_with_turn or fault.is_cut)
         content = b"".join(blocks[: fault.events])[: fault.cut] + fault.tail
-        return httpx.Response(
-            200,
-            headers={"content-type": "text/event-stream; charset=utf-8", **fault.headers},
-            stream=_Body(
-                self, content, fault.error if is_cut else None, hangs=fault.hangs or is_open
-            ),
-            request=request,
-        )
+        error = fault.error if fault.is_cut else None
+        body = _Body(self, content, error, hangs=fault.hangs or is_open)
+        headers = {"content-type": "text/event-stream; charset=utf-8", **fault.headers}
+        return httpx.Response(200, headers=headers, stream=body, request=request)
 
-    def _block(
-        self, request: httpx.Request, number: int, place: int, event: StreamResponse
-    ) -> bytes:
+    def _sse(self, request: httpx.Request, number: int, place: int, event: StreamResponse) -> bytes:
         data = json.dumps(self._wrapped(request, event), ensure_ascii=False)
         event_id = self.id_of(number, place)
         id_line = "" if event_id is None else f"id: {event_id}\r\n"
@@ -280,25 +263,23 @@ def error_of(reason: str, *, is_rpc: bool) -> tuple[int, dict[str, Any]]:
     return code, {"error": {"code": code, "message": reason, "details": details}}
 
 
+@dataclass
 class _Body(httpx.AsyncByteStream):
     """Pieces of a body that begin and end anywhere, and then its end."""
 
-    def __init__(
-        self, server: ScriptedServer, content: bytes, error: Exception | None, *, hangs: bool
-    ) -> None:
-        self._server = server
-        self._content = content
-        self._error = error
-        self._hangs = hangs
+    server: ScriptedServer
+    content: bytes
+    error: Exception | None
+    hangs: bool
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        for start in range(0, len(self._content), 97):
-            yield self._content[start : start + 97]
-        self._server.at_end()
-        if self._error is not None:
-            raise self._error
-        if self._hangs:
+        for start in range(0, len(self.content), 97):
+            yield self.content[start : start + 97]
+        self.server.at_end()
+        if self.error is not None:
+            raise self.error
+        if self.hangs:
             await asyncio.Event().wait()
 
     async def aclose(self) -> None:
-        self._server.closed += 1
+        self.server.closed += 1

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import httpx
 import pytest
-from a2a.client import ClientCallContext, ClientCallInterceptor, ClientConfig, ClientFactory
+from a2a.client import ClientCallContext, ClientCallInterceptor, ClientConfig
 from a2a.client.interceptors import AfterArgs, BeforeArgs
 from a2a.types import CancelTaskRequest, GetTaskRequest, TaskState
 
@@ -23,10 +21,8 @@ class TestKeys:
     async def test_a_lost_answer(self, world: World, *, streaming: bool) -> None:
         """The message is sent again with one key and one messageId, and counts once."""
         world.server.faults.extend([LOST_ANSWER, LOST_ANSWER])
-        events = await world.send(streaming=streaming)
-        assert events == [world.server.as_of(len(LOG))]
-        assert len(world.server.messages) == 3
-        assert len(world.server.accepted) == 1
+        assert await world.send(streaming=streaming) == [world.server.as_of(len(LOG))]
+        assert (len(world.server.messages), len(world.server.accepted)) == (3, 1)
         assert len({message.message_id for message in world.server.messages}) == 1
 
     async def test_every_call_has_its_own(self, world: World) -> None:
@@ -160,12 +156,7 @@ class TestTheWrappedClient:
 
     async def test_with_another_http_client(self, world: World) -> None:
         """A client whose responses cannot be seen is refused, not followed without its ids."""
-        config: Any = ClientConfig(
-            httpx_client=world.http(), supported_protocol_bindings=[world.binding]
-        )
-        client = resuming(
-            ClientFactory(config).create(world.server.card(world.binding)), world.http()
-        )
+        client = resuming(world.plain(world.http()), world.http())
         with pytest.raises(ValueError, match="httpx client"):
             await collect(client.send_message(request()))
 
@@ -175,7 +166,4 @@ class TestTheWrappedClient:
         world.server.faults.append(Fault(events=3))
         world.client(http=http)
         assert await collect(world.client(http=http).send_message(request())) == LOG
-        plain = ClientFactory(
-            ClientConfig(httpx_client=http, supported_protocol_bindings=[world.binding])
-        ).create(world.server.card(world.binding))
-        assert await collect(plain.send_message(request())) == LOG
+        assert await collect(world.plain(http).send_message(request())) == LOG

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import pytest
@@ -53,10 +54,8 @@ class TestCuts:
         """If every stream ends after one more event, all of them together are the log."""
         world.server.faults.extend(Fault(events=2, error=error) for _ in LOG)
         assert await world.send() == LOG
-        assert world.server.sent("last-event-id") == [
-            None,
-            *(f"{number}.0.abcdef" for number in range(2, len(LOG))),
-        ]
+        ids = [f"{number}.0.abcdef" for number in range(2, len(LOG))]
+        assert world.server.sent("last-event-id") == [None, *ids]
 
     async def test_after_the_last_event(self, world: World) -> None:
         """A connection that breaks after the task's end is not asked for again."""
@@ -83,7 +82,7 @@ class TestTrouble:
     @pytest.mark.parametrize(
         ("begin", "newline"), [("\ufeff", "\n"), ("", "\r\n"), ("", "\r")], ids=["bom", "2", "1"]
     )
-    async def test_characters_that_are_lines_ends_elsewhere(
+    async def test_line_ends_of_other_languages(
         self, world: World, begin: str, newline: str
     ) -> None:
         """What JavaScript's and Java's servers send as it is cuts no event, wherever it stands."""
@@ -109,9 +108,7 @@ class TestTrouble:
             ({"longest_wait_s": 1}, [0.2, 0.4, 0.8, 1, 1, 1, 1, 1, 1]),
         ],
     )
-    async def test_a_cap(
-        self, world: World, options: dict[str, float], waits_s: list[float]
-    ) -> None:
+    async def test_a_cap(self, world: World, options: dict[str, Any], waits_s: list[float]) -> None:
         """Streams that end after their first event are asked for less and less often."""
         world.server.faults.extend([Fault(events=1)] * 9)
         assert await world.send(draw=lambda: 1.0, **options) == LOG
@@ -142,8 +139,7 @@ class TestTrouble:
 
     async def test_a_silent_agent(self, world: World) -> None:
         """Streams that stay open without news are no failure, however many there are."""
-        silent = [Fault(events=1) for _ in range(50)]
-        world.server.faults.extend([Fault(events=3), *silent])
+        world.server.faults.extend([Fault(events=3), *[Fault(events=1)] * 50])
         world.server.at_end = lambda: world.clock.advance(25)
         assert await world.send(give_up_after_s=60) == LOG
         assert world.clock.monotonic() > 1000
@@ -171,10 +167,10 @@ class TestTrouble:
 
     async def test_internal_errors(self, world: World) -> None:
         """A server's own failure is tried again a few times, and is then the call's."""
-        failed = Fault(reason="INTERNAL_ERROR")
-        world.server.faults.extend([failed, failed, failed])
+        failed = [Fault(reason="INTERNAL_ERROR")]
+        world.server.faults.extend(failed * 3)
         assert await world.send() == LOG
-        world.server.faults.extend([failed] * 4)
+        world.server.faults.extend(failed * 4)
         with pytest.raises(InternalError):
             await world.send()
 
@@ -192,9 +188,9 @@ class TestEnds:
         """At AUTH_REQUIRED a lost connection is continued, and a stream's end is the end."""
         log = [*LOG[:2], status(AUTH_REQUIRED), *LOG[2:]]
         world.server = ScriptedServer(log)
-        world.server.faults.extend([Fault(events=3, error=LOST)])
+        world.server.faults.append(Fault(events=3, error=LOST))
         assert await world.send() == log
-        world.server.faults.extend([Fault(events=3)])
+        world.server.faults.append(Fault(events=3))
         assert await world.send() == log[:3]
 
     async def test_a_stream_that_ends_early(self, world: World) -> None:
@@ -326,10 +322,10 @@ class TestBounds:
     async def test_an_id_of_10_mb_of_the_callers(self, world: World, name: str) -> None:
         """An id of the caller's that is too long for a header is refused before it is sent."""
         context = ClientCallContext(service_parameters={name: "x" * 10_000_000})
-        client, asked = world.client(), SubscribeToTaskRequest(id=TASK)
-        events = client.send_message(request(), context=context)
+        events = world.client().send_message(request(), context=context)
         if name == "Last-Event-ID":
-            events = client.subscribe(asked, context=context)
+            asked = SubscribeToTaskRequest(id=TASK)
+            events = world.client().subscribe(asked, context=context)
         with pytest.raises(ValueError, match=f"{name} has 10,000,000 characters"):
             await collect(events)
         assert not world.server.requests
@@ -410,7 +406,5 @@ class TestOfTheCallersOwn:
         """Calls of one client that run at the same time do not take each other's ids."""
         client = world.client()
         world.server.faults.extend([Fault(events=3)] * 4)
-        all_events = await asyncio.gather(
-            *(collect(client.send_message(request())) for _ in range(4))
-        )
-        assert all_events == [LOG] * 4
+        calls = (collect(client.send_message(request())) for _ in range(4))
+        assert await asyncio.gather(*calls) == [LOG] * 4

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from a2a.server.agent_execution import AgentExecutor
-from a2a.types import Message, Role, SendMessageRequest, Task
+from a2a.types import Task
 
 from a2a_serverless.worker import Worker
-from tests.support.workers import S
+from tests.support.workers import S, user_request
 from tests.unit.frameworks.files import raw
 from tests.unit.frameworks.talks import Talk, answered, killed_everywhere, question
 
@@ -73,12 +73,10 @@ async def check_several_at_once(make: Make, say: Say) -> None:
     for consent in (True, False):
         talk.become(make(calls, 2, "a", "b"))
         if waits_for_its_client(task):
-            asked = question(task)
-            assert asked, task.status
+            assert question(task), task.status
             task = await talk.answer(head, say(task, consent, False))
     answered(task)
-    done = [call for call in calls if call.startswith("delete")]
-    assert len(done) == 1, calls
+    assert sum(call.startswith("delete") for call in calls) == 1, calls
     assert calls[:3] == ["model 1", "look", "model 1"], calls
     assert (calls.count("look"), calls.count("model 1"), calls.count("model 2")) == (1, 2, 1), calls
 
@@ -88,8 +86,7 @@ async def check_an_answer_that_does_not_fit(make: Make, say: Say) -> None:
     calls: list[str] = []
     talk = Talk(make(calls, 1, "a"))
     head, task = await talk.say("go")
-    said = Message(message_id="f", role=Role.ROLE_USER, parts=[raw(b"", "image/png")])
-    again = await talk.answer(head, SendMessageRequest(message=said))
+    again = await talk.answer(head, user_request(raw(b"", "image/png")))
     assert waits_for_its_client(again), again.status
     assert calls == ["model 1", "look", "model 1"], calls
     answered(await talk.answer(head, say(task, True)))

@@ -18,13 +18,13 @@ from unittest.mock import patch
 
 from a2a.helpers import new_data_part
 from a2a.server.agent_execution import AgentExecutor
-from a2a.types import Message, Part, Role, SendMessageRequest, Task
+from a2a.types import Part, Task
 
 from a2a_serverless.errors import StateTooLargeError
 from a2a_serverless.frameworks.steps import RECORD_TOO_LARGE
 from a2a_serverless.storage.layout import context_item
 from a2a_serverless.worker import Worker, turn
-from tests.support.workers import S, status_text
+from tests.support.workers import S, status_text, user_request
 from tests.unit.frameworks.talks import Talk, fails, idle, killed_everywhere
 
 PICTURE = bytes(range(256))
@@ -82,15 +82,9 @@ async def check_what_the_model_is_sent(made: Made) -> None:
     """Text, data and files in their order, byte for byte; and again in the next task."""
     seen: list[Any] = []
     talk = Talk(made(seen))
-    completed(
-        await talk.show(
-            Part(text="Look"),
-            new_data_part({"n": ["é", 3, 0.5]}),
-            raw(PICTURE, "image/png"),
-            raw(DOCUMENT, filename="of May.pdf"),
-            Part(text="at these"),
-        )
-    )
+    given = [Part(text="Look"), new_data_part({"n": ["é", 3, 0.5]}), raw(PICTURE, "image/png")]
+    given += [raw(DOCUMENT, filename="of May.pdf"), Part(text="at these")]
+    completed(await talk.show(*given))
     data = '{"n": ["é", 3, 0.5]}'
     first = ["Look", data, ("image/png", PICTURE), ("application/pdf", DOCUMENT)]
     assert seen == [[*first, "at these"]], seen
@@ -106,22 +100,17 @@ async def check_what_is_refused(made: Made) -> None:
     agent: Any = made(seen)
     talk, takes = Talk(agent), agent.takes
     say = f"The {takes.adapter} adapter cannot give the model parts[1] "
-    refused = {
-        "(image/png, 0 bytes): the part is empty": raw(b"", "image/png"),
-        "(of no media type, 256 bytes): nothing says what it is": raw(PICTURE),
-        "(application/octet-stream, 3 bytes): nothing says what": raw(
-            b"123", "application/octet-stream", "a.what"
-        ),
-        "(image/png, a URL): it fetches no URLs": Part(url=URL, media_type="image/png"),
-    }
-    if takes.media_types is not None:
-        refused["(application/zip, 2,000 bytes): send it as application/msword or"] = raw(
-            bytes(2000), "application/zip"
-        )
-        refused["(image/tiff, 1 bytes): send it as image/gif or image/jpeg or"] = raw(
-            b"1", "image/tiff"
-        )
-    for why, part in refused.items():
+    what = raw(b"123", "application/octet-stream", "a.what")
+    zipped = raw(bytes(2000), "application/zip")
+    refused = [
+        (raw(b"", "image/png"), "(image/png, 0 bytes): the part is empty"),
+        (raw(PICTURE), "(of no media type, 256 bytes): nothing says what it is"),
+        (what, "(application/octet-stream, 3 bytes): nothing says what"),
+        (Part(url=URL, media_type="image/png"), "(image/png, a URL): it fetches no URLs"),
+        (zipped, "(application/zip, 2,000 bytes): send it as application/msword or"),
+        (raw(b"1", "image/tiff"), "(image/tiff, 1 bytes): send it as image/gif or image/jpeg or"),
+    ]
+    for part, why in refused if takes.media_types is not None else refused[:4]:
         task = await talk.show(Part(text="Look"), part)
         assert task.status.state == S.TASK_STATE_REJECTED, task.status
         assert status_text(task).startswith(say + why), task.status
@@ -157,8 +146,7 @@ async def check_an_answer(made: Made) -> None:
         fails(status_text(await talk.show(*large)), RECORD_TOO_LARGE)
     head, task = await talk.say("ask")
     assert task.status.state == S.TASK_STATE_INPUT_REQUIRED, task.status
-    said = Message(message_id="f", role=Role.ROLE_USER, parts=[raw(PICTURE, "image/png")])
-    task = await talk.answer(head, SendMessageRequest(message=said))
+    task = await talk.answer(head, user_request(raw(PICTURE, "image/png")))
     assert task.status.state == S.TASK_STATE_INPUT_REQUIRED, task.status
     assert "parts[0] (image/png, 256 bytes) as an answer: answer by text" in status_text(task)
     completed(await talk.answer(head, "yes"))

@@ -41,11 +41,8 @@ def executor_of(agent: Worker | AgentExecutor) -> AgentExecutor:
 class Talk:
     """One context in which tasks follow one another; each turn runs to its end at once."""
 
-    def __init__(
-        self, agent: Worker | AgentExecutor, *, max_attempts: int = 1, **settings: Any
-    ) -> None:
-        executor = executor_of(agent)
-        self.bench = Bench(executor, retry_base_s=0, max_attempts=max_attempts, **settings)
+    def __init__(self, agent: Worker | AgentExecutor, **settings: Any) -> None:
+        self.bench = Bench(executor_of(agent), **{"retry_base_s": 0, "max_attempts": 1, **settings})
 
     def become(self, agent: Worker | AgentExecutor) -> None:
         """Work on with another agent, as after a deployment."""

@@ -194,11 +194,10 @@ async def test_a_call_that_was_answered_survives_a_death() -> None:
         return answered(task)
 
     with ends_at(0, "before") as recorded:
-        expected = await play()
-    assert expected == "a+yes to a b+yes to b"
+        assert await play() == "a+yes to a b+yes to b"
     for number, end in ends_of(len(recorded)):
         with ends_at(number, end):
-            assert await play() == expected
+            assert await play() == "a+yes to a b+yes to b"
 
 
 def test_what_reads_answers_otherwise_gets_none() -> None:

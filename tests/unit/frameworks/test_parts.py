@@ -11,6 +11,7 @@ from a2a_serverless.frameworks.parts import FORMATS, KINDS, File, PartRefusedErr
 from a2a_serverless.worker.context import UserTurn
 from tests.support.workers import user_request
 
+DOCX = next(media_type for media_type, name in FORMATS.items() if name == "docx")
 ANY = Takes("any", None).by_url(*KINDS)
 
 
@@ -31,10 +32,7 @@ def translated(part: Part, takes: Takes = ANY) -> File:
         (Part(raw=b"1", media_type="Image/PNG; charset=x", filename="a.pdf"), "image/png"),
         (Part(raw=b"1", media_type="image/jpg"), "image/jpeg"),
         (Part(raw=b"1", media_type="audio/x-wav"), "audio/wav"),
-        (
-            Part(raw=b"1", media_type="application/octet-stream", filename="A.DOCX"),
-            next(media_type for media_type, name in FORMATS.items() if name == "docx"),
-        ),
+        (Part(raw=b"1", media_type="application/octet-stream", filename="A.DOCX"), DOCX),
         (Part(raw=b"1", filename="notes.md"), "text/markdown"),
         (Part(url="https://example.com/a.b/cat.webp?size=1.5#top.png"), "image/webp"),
         (Part(url="https://example.com/cat", filename="cat.gif"), "image/gif"),

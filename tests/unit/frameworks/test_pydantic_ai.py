@@ -45,7 +45,6 @@ from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.frameworks.adapter import TOO_MANY_STEPS
 from a2a_serverless.frameworks.parts import FORMATS
 from a2a_serverless.frameworks.pydantic_ai import PydanticAIWorker
-from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.worker import TaskContext
 from tests.support.workers import S, artifact_texts, status_text
 from tests.unit.frameworks import asking as questions
@@ -54,6 +53,7 @@ from tests.unit.frameworks.files import PICTURE, files_of
 from tests.unit.frameworks.talks import (
     Talk,
     answered,
+    chunks,
     commits,
     differs_each_time,
     fails,
@@ -72,12 +72,16 @@ def said(messages: list[ModelMessage]) -> list[str]:
     return [str(part.content) for part in parts if isinstance(part, told)]
 
 
+def says(text: str) -> ModelResponse:
+    return ModelResponse(parts=[TextPart(text)])
+
+
 def calls(*names: str) -> Reply:
     """A model that calls tools at once, and then says what it was told."""
 
     def reply(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
         if any(isinstance(part, ToolReturnPart) for part in messages[-1].parts):
-            return ModelResponse(parts=[TextPart(" | ".join(said(messages)))])
+            return says(" | ".join(said(messages)))
         args = {"what": said(messages)[-1]}
         return ModelResponse(parts=[ToolCallPart(name, args) for name in names])
 
@@ -109,12 +113,11 @@ async def test_the_messages_are_the_conversation() -> None:
             return messages[-2:]
 
     def reply(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
-        return ModelResponse(parts=[TextPart(", ".join(said(messages)))])
+        return says(", ".join(said(messages)))
 
     for worker, last in ((PydanticAIWorker, "a, b, c"), (Forgetful, "b, c")):
         talk = Talk(worker(Agent(FunctionModel(reply))))
-        answers = [answered((await talk.say(text))[1]) for text in "abc"]
-        assert answers == ["a", "a, b", last]
+        assert await contract.answers(talk, "abc") == ["a", "a, b", last]
 
 
 async def test_calls_that_wait_are_asked_for_one_at_a_time() -> None:
@@ -141,14 +144,12 @@ def paid(calls: list[str], *, streams: bool = False, tells: bool = True) -> Agen
     def reply(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
         number = sum(isinstance(message, ModelResponse) for message in messages)
         calls.append(f"request {number}")
-        wanted = [
-            [("look", "a"), ("look", "b")],
-            [("check", "c")],
-            [("check", "d"), ("remove", "e")],
-        ]
-        if number < len(wanted):
-            return ModelResponse(parts=[ToolCallPart(n, {"what": w}) for n, w in wanted[number]])
-        return ModelResponse(parts=[TextPart(" | ".join(said(messages)))])
+        wanted = ("look a look b", "check c", "check d remove e")
+        if number == len(wanted):
+            return says(" | ".join(said(messages)))
+        words = wanted[number].split()
+        pairs = zip(words[::2], words[1::2], strict=True)
+        return ModelResponse(parts=[ToolCallPart(name, {"what": what}) for name, what in pairs])
 
     async def stream(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
         for index, part in enumerate(reply(messages, info).parts):
@@ -173,11 +174,8 @@ def paid(calls: list[str], *, streams: bool = False, tells: bool = True) -> Agen
         return f"removed {what}"
 
     model = FunctionModel(stream_function=stream) if streams else FunctionModel(reply)
-    made = Agent(
-        model,
-        output_type=[str, DeferredToolRequests],
-        capabilities=[ProcessEventStream(tell)] if streams and tells else [],
-    )
+    heard = [ProcessEventStream(tell)] if streams and tells else []
+    made = Agent(model, output_type=[str, DeferredToolRequests], capabilities=heard)
     made.tool_plain(sequential=True)(look)
     made.tool_plain(check)
     made.tool_plain(requires_approval=True)(remove)
@@ -190,12 +188,13 @@ telling: ContextVar[TaskContext] = ContextVar("telling")
 async def tell(_: RunContext[None], events: AsyncIterable[Any]) -> None:
     """A handler of the agent's events, which shows tokens and tools to the client."""
     async for event in events:
-        if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
-            await telling.get().emit_text_artifact(event.part.content, "tokens", append=True)
-        elif isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
-            await telling.get().emit_text_artifact(event.delta.content_delta, "tokens", append=True)
-        elif isinstance(event, FunctionToolResultEvent):
-            await telling.get().emit_text_artifact("tool ", "tools", append=True)
+        match event:
+            case PartStartEvent(part=TextPart(content=text)):
+                await telling.get().emit_text_artifact(text, "tokens", append=True)
+            case PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
+                await telling.get().emit_text_artifact(text, "tokens", append=True)
+            case FunctionToolResultEvent():
+                await telling.get().emit_text_artifact("tool ", "tools", append=True)
 
 
 class Telling(PydanticAIWorker):
@@ -233,24 +232,20 @@ async def test_the_text_may_be_streamed() -> None:
     """Each piece is a chunk of the artifact `answer`, once; what is no text is as without it."""
 
     async def play(calls: list[str]) -> list[Any]:
-        made = paid(calls, streams=True, tells=False)
-        talk = Talk(PydanticAIWorker(made, stream=True), max_attempts=3)
-        return await two_tasks(talk)
+        worker = PydanticAIWorker(paid(calls, streams=True, tells=False), stream=True)
+        return await two_tasks(Talk(worker, max_attempts=3))
 
     assert await killed_everywhere(play)
     asked, first, _ = await play([])
     assert (asked, [*first]) == ("remove", ["answer"])
     assert "".join(first["answer"]).startswith("one | "), first
 
-    async def says(_: list[ModelMessage], __: AgentInfo) -> AsyncIterator[str]:
+    async def pieces(_: list[ModelMessage], __: AgentInfo) -> AsyncIterator[str]:
         for piece in ("It is ", "tea."):
             yield piece
 
-    talk = Talk(PydanticAIWorker(Agent(FunctionModel(stream_function=says)), stream=True))
-    head, task = await talk.say("a")
-    entries = [e for r in await talk.bench.records(head) for e in r.entries]
-    assert len([e for e in entries if isinstance(e, ArtifactWritten)]) == 2
-    assert answered(task) == "It is tea."
+    worker = PydanticAIWorker(Agent(FunctionModel(stream_function=pieces)), stream=True)
+    assert await chunks(worker) == ["It is ", "tea."]
 
 
 async def test_what_was_said_before_is_no_answer() -> None:
@@ -342,12 +337,11 @@ async def test_a_request_that_was_repeated_is_one_step() -> None:
             calls.append("away")
             raise ModelHTTPError(503, "first")
 
-        def says(_: list[ModelMessage], __: AgentInfo) -> ModelResponse:
-            calls.append("says")
-            return ModelResponse(parts=[TextPart("hello")])
+        def here(_: list[ModelMessage], __: AgentInfo) -> ModelResponse:
+            calls.append("here")
+            return says("hello")
 
-        fallback = ModelFallback(FunctionModel(says))
-        made = Agent(FunctionModel(away), capabilities=[fallback])
+        made = Agent(FunctionModel(away), capabilities=[ModelFallback(FunctionModel(here))])
         return answered((await Talk(PydanticAIWorker(made), max_attempts=3).say("go"))[1])
 
     assert await killed_everywhere(play, in_flight=2) == ["model"]
@@ -372,7 +366,7 @@ def asking(paid: list[str], release: int, *names: str) -> PydanticAIWorker:
             return ModelResponse(parts=[ToolCallPart(look, {})])
         if number == 1:
             return ModelResponse(parts=[ToolCallPart("delete", {"what": name}) for name in names])
-        return ModelResponse(parts=[TextPart(" | ".join(said(messages)))])
+        return says(" | ".join(said(messages)))
 
     def looks() -> str:
         paid.append("look")
@@ -382,11 +376,8 @@ def asking(paid: list[str], release: int, *names: str) -> PydanticAIWorker:
         paid.append(f"delete {what}")
         return f"deleted {what}"
 
-    made = Agent(
-        FunctionModel(reply),
-        output_type=[str, DeferredToolRequests],
-        instructions=f"The prompt of release {release}",
-    )
+    kinds, prompt = [str, DeferredToolRequests], f"The prompt of release {release}"
+    made = Agent(FunctionModel(reply), output_type=kinds, instructions=prompt)
     made.tool_plain(name=look)(looks)
     made.tool_plain(name="delete", requires_approval=True)(deletes)
     return PydanticAIWorker(made)
@@ -396,9 +387,6 @@ def asking(paid: list[str], release: int, *names: str) -> PydanticAIWorker:
 async def test_questions(check: Any) -> None:
     """What `asking` states of each adapter holds for this one."""
     await check(asking, questions.plainly)
-
-
-# -- files -----------------------------------------------------------------------------------------
 
 
 ENDS: Final[dict[str, FinishReason]] = {"": "stop", "cut": "length", "refused": "content_filter"}

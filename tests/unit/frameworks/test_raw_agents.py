@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -27,6 +28,7 @@ builder.add_node("answer", lambda state: {"messages": [AIMessage("hello")]})
 builder.add_edge(START, "answer")
 graph = builder.compile()
 """
+CREW = "import crewai\ncrew = crewai.Crew()"
 PYDANTIC = """
 from pydantic_ai import Agent
 from pydantic_ai.models.test import TestModel
@@ -69,11 +71,7 @@ def test_an_agent_of_a_framework_is_adapted(
         ("def make(): ...", "make", "a function: call it, `agent = make_agent()`"),
         (GRAPH, "agent", "has no 'agent', but graph: write `agent = graph`, or name"),
         ("import strands\nagent = strands.Agent()", "agent", "StrandsWorker(lambda: Agent(…))"),
-        (
-            "import crewai\ncrew = crewai.Crew()",
-            "crew",
-            "a crew of CrewAI: `a2a-serverless docs patterns` has",
-        ),
+        (CREW, "crew", "a crew of CrewAI: `a2a-serverless docs patterns` has"),
     ],
 )
 def test_what_has_no_adapter_gets_its_line(
@@ -125,10 +123,7 @@ agent = Both()
         loaded(tmp_path, source, "agent")
 
 
-UNKNOWN = (
-    "{} 1.0.9 is no version that its adapter knows (from {} on, before {}): install"
-    " 'a2a-serverless[{}]'."
-)
+UNKNOWN = "1.0.9 is no version that its adapter knows (from {} on, before 2): install '{}'."
 
 
 def test_a_version_that_the_adapter_does_not_know_is_refused(
@@ -136,23 +131,19 @@ def test_a_version_that_the_adapter_does_not_know_is_refused(
 ) -> None:
     """The sentence has the extra: at a raw agent, and where the framework lacks a name."""
     monkeypatch.setattr(versions, "version", lambda _: "1.0.9")
-    says = UNKNOWN.format("langgraph", "1.2", "2", "langgraph")
+    says = f"langgraph {UNKNOWN.format('1.2', 'a2a-serverless[langgraph]')}"
     with pytest.raises(ConfigurationError, match=re.escape(says)):
         loaded(tmp_path, GRAPH, "graph")
     monkeypatch.setitem(sys.modules, "strands", ModuleType("strands"))
     source = "from a2a_serverless.frameworks.strands import StrandsWorker"
-    says = UNKNOWN.format("strands-agents", "1.62", "2", "strands")
+    says = f"strands-agents {UNKNOWN.format('1.62', 'a2a-serverless[strands]')}"
     with pytest.raises(ConfigurationError, match=f"cannot import name .*: {re.escape(says)}"):
         loaded(tmp_path, source, "agent")
 
 
 def test_a_framework_that_is_no_package_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """As nothing says its version."""
-
-    def missing(name: str) -> str:
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr(versions, "version", missing)
+    monkeypatch.setattr(versions, "version", Mock(side_effect=PackageNotFoundError))
     assert {versions.unknown_version(name) for name in versions.KNOWN} == {""}
 
 

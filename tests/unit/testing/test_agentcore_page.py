@@ -29,9 +29,7 @@ class Runtime:
         return {"response": io.BytesIO(text.encode())}
 
 
-def test_a_turn_on_agentcore_is_a_step(
-    agent_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_turn_there_is_a_step(agent_bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that dies behind the step asks once; a caller's conversation has one session."""
     found = re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert found is not None
@@ -43,8 +41,7 @@ def test_a_turn_on_agentcore_is_a_step(
     second = bench.send("again", context_id="c")
     other = bench.send("other", context_id="d")
     answers = [run.artifacts["final-answer"].text for run in (first, second, other)]
-    assert answers == ["HELLO", "AGAIN", "OTHER"]
-    assert first.attempts == 2
+    assert (answers, first.attempts) == (["HELLO", "AGAIN", "OTHER"], 2)
     sessions = [request["runtimeSessionId"] for request in runtime.asked]
     assert len(sessions) == 3
     assert sessions[0] == sessions[1] != sessions[2]

@@ -15,7 +15,7 @@ import pytest
 from a2a.helpers import new_data_part
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
-from a2a.types import Message, Part, Role, TaskArtifactUpdateEvent, TaskState
+from a2a.types import Message, Part, Role, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
 from a2a_serverless.worker import FinalError, TaskContext, WaitTimeoutError, Worker
@@ -65,12 +65,9 @@ def test_a_worker_and_what_came_of_its_turn(agent_bench: MakeBench) -> None:
     assert (run.state, run.text, run.attempts) == ("input_required", "turn 1 of hello", 1)
     assert run.artifacts["numbers"].text == "012"
     assert run.chunks("numbers") == ["0", "1", "2"]
-    assert [type(event).__name__ for event in run.events] == [
-        *["TaskArtifactUpdateEvent"] * 3,
-        "TaskStatusUpdateEvent",
-    ]
-    assert run.task.history[0].parts[0].text == "hello"
-    assert run.errors == ()
+    kinds = [TaskArtifactUpdateEvent] * 3 + [TaskStatusUpdateEvent]
+    assert [type(event) for event in run.events] == kinds
+    assert (run.task.history[0].parts[0].text, run.errors) == ("hello", ())
     shown = "input_required: 'turn 1 of hello', artifacts: numbers, attempts: 1"
     assert str(run) == repr(run) == shown
 
@@ -89,13 +86,10 @@ def test_turns_follow_one_another(agent_bench: MakeBench) -> None:
     run = agent_bench(Counting).send("one").reply("two")
     assert run.text == "turn 1 of two"  # a new agent: nothing of the first turn is in memory
     assert [message.text for message in run.history] == ["one", "turn 1 of one", "two"]
-    assert len(run.events) == 4
-    assert run.artifacts["numbers"].text == "012012"
+    assert (len(run.events), run.artifacts["numbers"].text) == (4, "012012")
 
 
-def test_each_turn_has_a_new_agent_unless_one_is_given(
-    agent_bench: MakeBench, tmp_path: Path
-) -> None:
+def test_turns_have_new_agents_unless_one_is_given(agent_bench: MakeBench, tmp_path: Path) -> None:
     """A class, a function and FILE.py:NAME make one for each turn; an instance serves all."""
     source = "from tests.unit.testing.test_bench import Counting\nagent = Counting()\n"
     (tmp_path / "agent.py").write_text(source, encoding="utf-8")
@@ -104,9 +98,8 @@ def test_each_turn_has_a_new_agent_unless_one_is_given(
         "function": lambda: Counting(),  # noqa: PLW0108 - a function it is to be
         "file": f"{tmp_path / 'agent.py'}:agent",
     }
-    for source_kind, agent in sources.items():
-        run = agent_bench(agent).send("a").reply("b")
-        assert run.text == "turn 1 of b", source_kind
+    for kind, agent in sources.items():
+        assert agent_bench(agent).send("a").reply("b").text == "turn 1 of b", kind
     assert agent_bench(Counting()).send("a").reply("b").text == "turn 2 of b"
     with pytest.raises(TypeError, match="neither an AgentExecutor nor a Worker"):
         agent_bench(lambda: "agent").send("a")  # type: ignore[arg-type,return-value]
@@ -129,10 +122,9 @@ def test_a_message_has_what_a_client_sends(agent_bench: MakeBench) -> None:
 
     said: list[str | Part] = ["Read this:", file_part("a.csv", "x,y")]
     options: dict[str, Any] = {"context_id": "c", "user": "ann", "tenant": "acme"}
+    options |= {"metadata": {"k": 1}, "accepts": ["text/plain"], "extensions": ["urn:x"]}
     bench = agent_bench(made(handle))
-    run = bench.send(
-        said, metadata={"k": 1}, accepts=["text/plain"], extensions=["urn:x"], **options
-    )
+    run = bench.send(said, **options)
     assert seen == {
         "text": "Read this:",
         "files": [("a.csv", b"x,y", "text/csv")],
@@ -148,8 +140,7 @@ def test_a_message_has_what_a_client_sends(agent_bench: MakeBench) -> None:
 
 def test_others_do_not_find_the_task(agent_bench: MakeBench) -> None:
     """A reply is by the same user; another user's is refused, as is one to an ended task."""
-    bench = agent_bench(Counting)
-    run = bench.send("one", user="ann", tenant="acme")
+    run = agent_bench(Counting).send("one", user="ann", tenant="acme")
     with pytest.raises(TaskNotFoundError):
         run.reply("two", user="bob")
     assert run.reply("two").reply("three").state == "input_required"
@@ -168,8 +159,7 @@ def test_a_kill_loses_and_doubles_nothing(agent_bench: MakeBench, after: int) ->
     """
     run = agent_bench(Counting).send("hello", kill_after=after)
     assert (run.state, run.text) == ("input_required", "turn 1 of hello")
-    assert run.artifacts["numbers"].text == "012"
-    assert run.attempts == (2 if after < 4 else 1)
+    assert (run.artifacts["numbers"].text, run.attempts) == ("012", 2 if after < 4 else 1)
     last = agent_bench(Counting, max_attempts=1).send("hello", kill_after=after)
     assert last.state == ("failed" if 0 < after < 4 else "input_required")
 
@@ -206,9 +196,7 @@ RECORDS = ("plan", "ctx.sleep", "search", "search")
         (step("search", number=3), 2),
     ],
 )
-def test_a_kill_after_a_record_costs_no_step(
-    agent_bench: MakeBench, point: Any, attempts: int
-) -> None:
+def test_a_kill_at_a_record_costs_none(agent_bench: MakeBench, point: Any, attempts: int) -> None:
     """A turn sleeps to the end of its sleep, and goes on behind the record that was stored last."""
     agent = Researcher()
     bench = agent_bench(agent)
@@ -257,8 +245,7 @@ def test_a_dead_worker_says_nothing_more(caplog: pytest.LogCaptureFixture) -> No
     with AgentBench(Counting) as bench:
         bench.send("hello", kill_after=1)
         caplog.clear()
-    assert caplog.records == []
-    assert logging.root.manager.disable == logging.NOTSET
+    assert (caplog.records, logging.root.manager.disable) == ([], logging.NOTSET)
 
 
 def test_a_cancel_raises_in_the_agent_at_its_point(agent_bench: MakeBench) -> None:
@@ -280,8 +267,7 @@ def test_a_cancel_raises_in_the_agent_at_its_point(agent_bench: MakeBench) -> No
             seen.append("cancel()")
 
     run = agent_bench(Careful).send("hi", cancel_after=2)
-    assert seen == ["one", "cancelled: True", "cancel()"]
-    assert run.state == "canceled"
+    assert (seen, run.state) == (["one", "cancelled: True", "cancel()"], "canceled")
 
 
 def test_a_cancel_before_the_start_and_after_the_end(agent_bench: MakeBench) -> None:
@@ -306,8 +292,7 @@ def test_a_cancel_before_the_start_and_after_the_end(agent_bench: MakeBench) -> 
 def test_an_agent_that_raises_is_tried_again(agent_bench: MakeBench) -> None:
     """As deployed: three attempts with waits in between; the test sees the exceptions."""
     began = time.monotonic()
-    bench = agent_bench(made(_raises(ValueError("no model"))), retry_base_s=60)
-    run = bench.send("hi")
+    run = agent_bench(made(_raises(ValueError("no model"))), retry_base_s=60).send("hi")
     assert (run.state, run.attempts) == ("failed", 3)
     assert [str(error) for error in run.errors] == ["no model"] * 3
     assert "no model" not in run.text
@@ -320,9 +305,7 @@ class Stop(BaseException):
 
 
 @pytest.mark.parametrize("error", [Stop, asyncio.CancelledError])
-def test_what_is_no_exception_is_shown_too(
-    agent_bench: MakeBench, error: type[BaseException]
-) -> None:
+def test_what_is_no_exception_is_shown(agent_bench: MakeBench, error: type[BaseException]) -> None:
     """It fails the attempt, and the test sees it; CancelledError if the agent itself raises it.
 
     So does the exit of a task at which the agent does not look.
@@ -426,10 +409,8 @@ def test_a_turn_that_hangs_is_named(agent_bench: MakeBench) -> None:
     async def handle(ctx: TaskContext) -> None:
         await asyncio.Event().wait()
 
-    line = handle.__code__.co_firstlineno + 1
-    named = (
-        rf"turn of 'hi' is not over within 0\.05 s: start 1 waits at .*test_bench.py, line {line}\."
-    )
+    place = rf"start 1 waits at .*test_bench.py, line {handle.__code__.co_firstlineno + 1}\."
+    named = rf"turn of 'hi' is not over within 0\.05 s: {place}"
     with pytest.raises(StuckError, match=named):
         agent_bench(made(handle), timeout_s=0.05).send("hi")
 
@@ -492,8 +473,7 @@ def test_questions_are_answered_by_their_ids() -> None:
         assert ran == ["plan", "Friday noon"]
         ran.clear()
         run = bench.answer(bench.answer(bench.send("a table"), "any"), "yes")
-        assert run.artifacts["final-answer"].text == "sure"
-        assert ran == ["plan", "any any"]
+        assert (run.artifacts["final-answer"].text, ran) == ("sure", ["plan", "any any"])
 
 
 async def test_what_a_bench_cannot_do_is_a_sentence(agent_bench: MakeBench) -> None:
@@ -510,15 +490,11 @@ def test_an_answer_that_is_none_is_refused() -> None:
     """A value that is no message, and the end of a time that no question has: the task waits on."""
     with AgentBench(lambda: Host([])) as bench:
         run = bench.send("a table")
-        said: Any = {"day": 3}
         with pytest.raises(TypeError, match=r"this is 3: for a JSON value write .*new_data_part"):
-            bench.answer(run, said)
+            bench.answer(run, {"day": 3})  # type: ignore[dict-item]
         with pytest.raises(ValueError, match="No question of the task has a `timeout_s`"):
             bench.answer(run, None)
         assert bench.answer(run, {"day": new_data_part(3)}).questions == {"hour": "Hour?"}
-
-
-# -- signals ---------------------------------------------------------------------------------------
 
 
 class Approver(Worker):

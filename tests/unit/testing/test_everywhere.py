@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -66,16 +67,13 @@ def test_each_play_has_the_other_agents(agent_bench: MakeBench) -> None:
 
     class Shop(Worker):
         async def handle(self, ctx: TaskContext) -> None:
-            reply = await ctx.call_agent("books", ctx.user_text)
-            await ctx.complete(reply.text)
+            await ctx.complete((await ctx.call_agent("books", ctx.user_text)).text)
 
     bench = agent_bench(Shop, agents={"books": lambda said: f"a book on {said.text}"})
     assert bench.kill_everywhere(["tea"]).artifacts["final-answer"].text == "a book on tea"
 
 
-def differs(
-    play: Callable[[AgentBench], object], handle: Callable[[], str], bench: MakeBench
-) -> str:
+def differs(play: Callable[[AgentBench], Any], handle: Callable[[], str], bench: MakeBench) -> str:
     """The sentence with which a worker's conversation differs."""
 
     class Made(Worker):
@@ -108,8 +106,8 @@ def test_what_a_kill_changes_is_named(agent_bench: MakeBench) -> None:
         "With a kill behind record 1 of 'plan' in turn 1, turn 1 ('Plan') has another content of"
         " artifacts: [('2', [], [])] instead of [('1', [], [])]."
     )
-    numbers = count()
-    told = differs(lambda bench: bench.send("Plan"), lambda: str(next(numbers)), agent_bench)
+    numbers = map(str, count())
+    told = differs(lambda bench: bench.send("Plan"), numbers.__next__, agent_bench)
     assert told.startswith("Played twice without a kill, turn 1 ('Plan') has another content"), told
 
 
