@@ -12,16 +12,8 @@ from functools import partial
 from struct import pack
 from typing import Any, TypeVar
 
-from a2a.types import (
-    Artifact,
-    Message,
-    Part,
-    Role,
-    SendMessageRequest,
-    TaskPushNotificationConfig,
-    TaskState,
-    TaskStatus,
-)
+from a2a import types
+from a2a.types import Artifact, Message, Part, Role, TaskState
 from google.protobuf.json_format import ParseDict
 from google.protobuf.struct_pb2 import Value
 
@@ -46,7 +38,7 @@ T = TypeVar("T")
 WORKER = "worker:12 2026/11/22/[12]4f1c"
 NEXT_WORKER = "worker:12 2026/11/22/[12]9be0"
 HOOK = "https://crm.example.com/hooks/new-orders"
-CRM = TaskPushNotificationConfig(id="crm", url=HOOK, token="secret")
+CRM = types.TaskPushNotificationConfig(id="crm", url=HOOK, token="secret")
 
 
 def done(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -67,7 +59,7 @@ class Scribe:
     def open(self, task_id: str, text: str, *, user: str = "ann", **options: Any) -> Head:
         message = Message(message_id=f"m-{task_id}", role=Role.ROLE_USER, parts=[Part(text=text)])
         sent, who = (
-            SendMessageRequest(message=message),
+            types.SendMessageRequest(message=message),
             {"task_id": task_id, "caller": Caller(user)},
         )
         return done(self.storage.open_task("trip-2026", sent, **(options | who))).head
@@ -88,7 +80,7 @@ class Scribe:
 def said(state: TaskState, text: str = "") -> StatusChanged:
     """A status, with a message if there is a text."""
     message = Message(message_id="s", role=Role.ROLE_AGENT, parts=[Part(text=text)])
-    status = TaskStatus(state=state, message=message if text else None)
+    status = types.TaskStatus(state=state, message=message if text else None)
     return StatusChanged(status, archive=True)
 
 

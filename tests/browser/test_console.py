@@ -231,6 +231,7 @@ def test_a_task_is_canceled_and_deleted_after_a_confirmation(visit: Visit) -> No
     visit.page.click("text=Delete this task")
     visit.page.click("text=Yes, delete it")
     expect(visit.page.locator("main")).to_contain_text("has no task")
+    visit.said.clear()  # of its HTTP 404
 
 
 def test_a_wait_for_a_callback_is_ended_on_its_row(visit: Visit) -> None:

@@ -101,6 +101,7 @@ def test_a_task_that_is_deleted_is_gone(visit: Visit, site: Site) -> None:
     assert seeds.done(delete_task(site.storage, "deleted-meanwhile"))
     expect(visit.page.locator("main")).to_contain_text("has no task")
     expect(visit.page.locator("#lost")).to_be_hidden()
+    visit.said.clear()  # of its HTTP 404
 
 
 def test_a_filter_is_typed_while_events_come(visit: Visit, site: Site) -> None:

@@ -113,12 +113,8 @@ def running(
     yield from _until_end(Running(process, output))
 
 
-READY = {
-    "api": r"A2A at (\S+),",
-    "worker": "turns at a time",
-    "push": "webhooks at a time",
-    "sweep": "sweeping",
-}
+READY = {"api": r"A2A at (\S+),", "worker": "turns at a time"}
+READY |= {"push": "webhooks at a time", "sweep": "sweeping"}
 """What a command says when it has started; `api` its URL."""
 
 
@@ -147,12 +143,11 @@ def deployed(
 ) -> Iterator[Deployed]:
     """Commands with these arguments, which write to files of the folder."""
     with ExitStack() as stack:
-        started = {
-            name: stack.enter_context(
-                running(name, *arguments, env=env, output=folder / f"{name}.log", cwd=cwd)
-            )
-            for name, arguments in commands.items()
-        }
+        started = {}
+        for name, arguments in commands.items():
+            log = folder / f"{name}.log"
+            command = running(name, *arguments, env=env, output=log, cwd=cwd)
+            started[name] = stack.enter_context(command)
         said = {name: one.wait_for(READY[name]) for name, one in started.items()}
         yield Deployed(started, said.get("api", ""), folder)
 

@@ -34,16 +34,14 @@ def main(
 ) -> None:
     """What a new process runs; it exits with the command's code."""
     for number, path in ((1, out), (2, err)):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.dup2(descriptor, number)
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), number)
     os.environ.clear()
     os.environ.update(env)
     warnings.simplefilter("ignore")
     if cwd is not None:
         os.chdir(cwd)
-    vars(replacing)["subprocess"] = SimpleNamespace(
-        Popen=_Served, TimeoutExpired=subprocess.TimeoutExpired
-    )
+    own = SimpleNamespace(Popen=_Served, TimeoutExpired=subprocess.TimeoutExpired)
+    vars(replacing)["subprocess"] = own
     sys.exit(cli.main(list(arguments)))
 
 
@@ -96,10 +94,8 @@ class Forked:
 
     def __init__(self, process: ForkServerProcess) -> None:
         self._process = process
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid or 0
+        self.pid = process.pid or 0
+        self.terminate, self.kill = process.terminate, process.kill
 
     def poll(self) -> int | None:
         return self._process.exitcode
@@ -115,12 +111,6 @@ class Forked:
         if self.poll() is None:
             os.kill(self.pid, number)
 
-    def terminate(self) -> None:
-        self._process.terminate()
-
-    def kill(self) -> None:
-        self._process.kill()
-
 
 def start(
     arguments: Sequence[str], *, env: Mapping[str, str], cwd: Path | None, out: Path, err: Path
@@ -128,9 +118,8 @@ def start(
     """Start a command; what it says goes to the two files, which may be one."""
     context = get_context("forkserver")
     context.set_forkserver_preload(processes.PRELOADED)
-    process = context.Process(
-        target=main, args=(list(arguments), dict(env), cwd, out, err), daemon=True
-    )
+    given = (list(arguments), dict(env), cwd, out, err)
+    process = context.Process(target=main, args=given, daemon=True)
     with processes.import_path():
         process.start()
     return Forked(process)

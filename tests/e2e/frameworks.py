@@ -74,8 +74,7 @@ def said(task: Task) -> Any:
 def function_response(task: Task, answer: str) -> Part:
     """The answer to a long-running call of the ADK."""
     shown = [MessageToDict(p) for m in [*task.history, task.status.message] for p in m.parts]
-    calls = [p["data"] for p in shown if p.get("metadata", {}).get("adk_is_long_running")]
-    call = calls[-1]
+    *_, call = (p["data"] for p in shown if p.get("metadata", {}).get("adk_is_long_running"))
     part = new_data_part({"id": call["id"], "name": call["name"], "response": {"result": answer}})
     part.metadata["adk_type"] = "function_response"
     return part

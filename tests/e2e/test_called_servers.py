@@ -17,6 +17,8 @@ from a2a_serverless_tools.testing import AgentBench, step
 from tests.e2e.commands import running_program
 from tests.support.required import ROOT, peer_python_of, python_of
 
+pytestmark = [pytest.mark.foreign, pytest.mark.timeout(300)]
+
 OPENS_TWO = {"strands_client": ("after",)}
 """Where a server opens a second task: of A2A 0.3, it has neither a list nor a memory of ids."""
 SERVERS = ("google_adk", "a2akit", "strands_client")
@@ -83,8 +85,6 @@ class Kills(httpx.AsyncBaseTransport):
         await asyncio.Event().wait()
 
 
-@pytest.mark.foreign
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("point", POINTS, ids=str)
 def test_a_killed_caller_opens_one_task_where_a_server_can_know(server: Server, point: Any) -> None:
     """The table of the page `calling-agents` is what each server does."""
@@ -107,12 +107,9 @@ class Host(Worker):
         async def show(piece: str) -> None:
             await ctx.emit_text_artifact(piece, "read", append=True)
 
-        reply = await ctx.call_agent("books", ctx.user_text, on_text=show)
-        await ctx.complete(reply.text)
+        await ctx.complete((await ctx.call_agent("books", ctx.user_text, on_text=show)).text)
 
 
-@pytest.mark.foreign
-@pytest.mark.timeout(300)
 def test_the_text_of_each_server_is_passed_on(server: Server) -> None:
     """Whether it streams or not, the pieces are the text of its reply."""
     with AgentBench(Host(Remote(server.url)), timeout_s=60) as bench:

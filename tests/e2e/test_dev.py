@@ -33,8 +33,7 @@ async def test_card_names_the_address_that_was_asked(dev: Served) -> None:
 
 async def test_the_command_follows_beside_a_running_stream(dev: Served) -> None:
     """`task ID --follow` prints what the stream shows, under its cursors, and ends with it."""
-    env = environment()
-    output = dev.folder / "follow.log"
+    env, output = environment(), dev.folder / "follow.log"
     body = {"message": message("hold", messageId=uuid.uuid4().hex)}
     streamed: list[tuple[str, Any]] = []
     async with (
@@ -53,9 +52,7 @@ async def test_the_command_follows_beside_a_running_stream(dev: Served) -> None:
             assert await asyncio.to_thread(following.process.wait, 60) == 0
             said = [json.loads(line) for line in following.said().splitlines()]
     followed = [(line.pop("id"), line) for line in said]
-    assert [line["statusUpdate"]["status"]["state"] for _, line in followed[-1:]] == [
-        "TASK_STATE_COMPLETED"
-    ]
+    assert followed[-1][1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
     assert followed[-len(streamed) + 1 :] == streamed[1:]
 
 
@@ -109,9 +106,8 @@ def test_a_killed_dev_forgets_nothing(folder: Path) -> None:
     with running_dev(folder) as second:
         began = time.monotonic()
         assert second.listed() == {held, *(task["id"] for task in ended)}
-        assert [second.task(task["id"])["artifacts"] for task in ended] == [
-            task["artifacts"] for task in ended
-        ]
+        for task in ended:
+            assert second.task(task["id"])["artifacts"] == task["artifacts"]
         task = second.until("COMPLETED", held)
         assert time.monotonic() - began < SOON_S
         texts = [part["text"] for one in task["artifacts"] for part in one["parts"]]
@@ -135,14 +131,9 @@ def test_a_disk_without_room(folder: Path) -> None:
     with running_dev(folder) as full:
         task = full.send("before")["id"]
         size = (folder / ".a2a/dev.db-wal").stat().st_size
-        limits = {
-            process: resource.prlimit(
-                process, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY)
-            )
-            for process in full.children()
-        }
-        message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "x" * 200_000}]}
-        refused = full.http.post("/message:send", json={"message": message})
+        room = (size, resource.RLIM_INFINITY)
+        limits = {it: resource.prlimit(it, resource.RLIMIT_FSIZE, room) for it in full.children()}
+        refused = full.http.post("/message:send", json={"message": message("x" * 200_000)})
         assert refused.status_code >= 500
         assert "dev.db" not in refused.text
         for process, before in limits.items():
@@ -162,8 +153,7 @@ def test_demo_shows_a_streamed_and_a_resumed_task(tmp_path: Path) -> None:
     variables = {"HOME": str(tmp_path), "AWS_PROFILE": "missing", "AGENT_CHUNK_DELAY_S": "0.02"}
     shown = run("demo", env=environment(**variables), cwd=tmp_path)
 
-    assert shown.returncode == 0, shown.stdout + shown.stderr
-    assert shown.stderr == ""
+    assert (shown.returncode, shown.stderr) == (0, ""), shown.stdout
     lines = shown.stdout.splitlines()
     states = [line[11:26].strip() for line in lines if line[:9].endswith(" s")]
     assert (states.count("completed"), states.count("input-required")) == (2, 1)
@@ -178,16 +168,13 @@ def test_demo_shows_a_streamed_and_a_resumed_task(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_demo_of_an_own_agent(tmp_path: Path) -> None:
     """`demo` in a folder with an agent and its card runs that agent on the card's examples."""
-    for name in ("agent.py", "agent_card.json"):
-        shutil.copy(EXAMPLES / "questionnaire_worker" / name, tmp_path)
-    card = json.loads((tmp_path / "agent_card.json").read_text())
+    example = EXAMPLES / "questionnaire_worker"
+    shutil.copy(example / "agent.py", tmp_path)
+    card = json.loads((example / "agent_card.json").read_text())
     card["skills"][0]["examples"] = ["begin", "stop"]
     (tmp_path / "agent_card.json").write_text(json.dumps(card))
-
     shown = run("demo", cwd=tmp_path)
-
-    lines = shown.stdout.splitlines()
-    assert "agent.py:agent" in lines[1]
+    assert "agent.py:agent" in shown.stdout.splitlines()[1]
     assert "What is your name?" in shown.stdout
     assert shown.returncode == 1, "the second example is rejected, which is no good end"
     assert "is rejected instead of completed or input-required or auth-required" in shown.stderr

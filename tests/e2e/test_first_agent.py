@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -60,9 +61,8 @@ class Desk:
     def _start(self, *arguments: str) -> Running:
         output = self.folder / f"{arguments[0]}-{len(self.devs)}-{len(self.sends)}.log"
         env = environment(PYTHONUNBUFFERED="1", no_proxy="*")
-        return self.stack.enter_context(
-            running(*arguments, env=env, output=output, cwd=self.folder)
-        )
+        command = running(*arguments, env=env, output=output, cwd=self.folder)
+        return self.stack.enter_context(command)
 
     def edit(self, source: str) -> None:
         """Write the agent of the page, or its one line."""
@@ -86,13 +86,7 @@ class Desk:
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     """A project as `init` makes it, but for the locks, for which it would ask an index."""
-
-    class Unlocked:
-        def __init__(self, *_: object) -> None: ...
-
-        def lock(self) -> None: ...
-
-    monkeypatch.setattr(project_module, "Dependencies", Unlocked)
+    monkeypatch.setattr(project_module, "Dependencies", Mock())
     create(tmp_path / "my-agent", Project(agent="worker", name="my-agent"))
     with ExitStack() as stack:
         yield Desk(tmp_path / "my-agent", stack)
@@ -136,8 +130,7 @@ def test_the_agent_goes_on_after_the_kill(desk: Desk) -> None:
 @pytest.mark.timeout(900)
 def test_the_installation(tmp_path: Path) -> None:
     """The blocks before, as they stand, in a copy of nothing but the wheel."""
-    typed = "\n".join(block.source for block in parts()[0])
-    build, _, rest = typed.partition("\n")
+    build, _, rest = "\n".join(block.source for block in parts()[0]).partition("\n")
     assert build == "make dist"
     installed.built(tmp_path / "dist")
     script = f"set -eu\n{rest}\na2a-serverless --version"

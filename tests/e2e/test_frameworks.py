@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from a2a.client import Client
@@ -70,13 +71,10 @@ async def test_a_conversation_outlives_its_processes(
     example = str(framework.folder / "agent.py")
 
     def worker(name: str, **dies: str) -> AbstractContextManager[Running]:
-        return running_with(
-            framework.python,
-            *("worker", "--agent", f"{example}:agent"),
-            env={**env, **dies, "PYTHONPATH": f"{env['PYTHONPATH']}:{ROOT}"},
-            output=tmp_path / name,
-            module="tests.foreign.dying" if dies else "a2a_serverless_tools.cli",
-        )
+        own = {**env, **dies, "PYTHONPATH": f"{env['PYTHONPATH']}:{ROOT}"}
+        module = "tests.foreign.dying" if dies else "a2a_serverless_tools.cli"
+        where: Any = {"env": own, "output": tmp_path / name, "module": module}
+        return running_with(framework.python, "worker", "--agent", f"{example}:agent", **where)
 
     card = str(framework.folder / "agent_card.json")
     api = running("api", "--card", card, "--port", "0", env=env, output=tmp_path / "api")
@@ -110,9 +108,8 @@ async def test_the_example_of_a_framework(name: str, tmp_path: Path) -> None:
     keys = ",".join(f"{name}={key}" for name, key in KEYS.items())
     env = environment(A2A_AUTH="api-key", A2A_API_KEYS=keys)
     command = [*framework.command, "--port", "0"]
-    with running_with(
-        framework.python, *command, env=env, output=tmp_path / "dev", cwd=ROOT
-    ) as dev:
+    where: Any = {"env": env, "output": tmp_path / "dev", "cwd": ROOT}
+    with running_with(framework.python, *command, **where) as dev:
         await converse(framework, dev.url)
         assert dev.end() == 0, dev.said()
 
@@ -127,8 +124,8 @@ async def converse(framework: Framework, url: str) -> None:
         ann, bob = Caller(anns, "one-by-one"), Caller(bobs, "one-by-one")
         events = stream(streaming, framework.hello, context_id=ann.context_id)
         heard = [event async for event in events]
-        chunks = [e for e in heard if e.HasField("artifact_update")]
-        assert len(chunks) > 1 or not framework.streams
+        chunks = sum(event.HasField("artifact_update") for event in heard)
+        assert chunks > 1 or not framework.streams
         assert said(await ann.rest(heard[0].task)) == framework.heard
 
         assert said(await bob.say(framework.bye)) == framework.knows_nothing

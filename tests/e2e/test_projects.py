@@ -36,13 +36,9 @@ found = [m.__file__ for m in (a2a, google.protobuf, pydantic, a2a_serverless)]
 print(json.dumps([name or "namespace" for name in found] + [agent.__file__]))
 """
 
-pytestmark = [
-    pytest.mark.timeout(1800),
-    pytest.mark.long,
-    pytest.mark.skipif(
-        PROJECTS not in {"one", "long"}, reason="`make long`: it installs a project"
-    ),
-]
+WHY = "`make long`: it installs a project"
+ASKED = pytest.mark.skipif(PROJECTS not in {"one", "long"}, reason=WHY)
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.long, ASKED]
 
 
 @pytest.fixture(scope="module")
@@ -149,9 +145,8 @@ def test_a_project_of_an_older_one(kind: str, wheel: Path, program: Path, tmp_pa
 def _build(project: Path) -> None:
     """Validate and build it, and import what was built as Lambda does."""
     run(["make", "validate"], cwd=project)
-    linter = Path(sys.executable).with_name("cfn-lint")
-    rules = ["--append-rules", "cfn_lint_serverless.rules"]
-    run([linter, "template.yaml", "fargate.yaml", *rules], cwd=project)
+    linter, rules = Path(sys.executable).with_name("cfn-lint"), "cfn_lint_serverless.rules"
+    run([linter, "template.yaml", "fargate.yaml", "--append-rules", rules], cwd=project)
     assert "Build Succeeded" in run(["make", "build"], cwd=project, **this_machine())
     worker = project / ".aws-sam/build/WorkerFunction"
     layer = project / ".aws-sam/build/RuntimeLayer/python"
@@ -159,13 +154,12 @@ def _build(project: Path) -> None:
     assert not (layer / "a2a_serverless/cli").exists()
     assert sum(path.stat().st_size for path in layer.rglob("*") if path.is_file()) < LAYER_BYTES
     assert not _packages(worker) & _packages(layer)
-    left_out = {"requirements.in", "requirements.txt", "Makefile"}
-    assert not left_out & {path.name for path in worker.iterdir()}
-
+    for left_out in ("requirements.in", "requirements.txt", "Makefile"):
+        assert not (worker / left_out).exists()
     site = next((project / ".venv/lib").glob("python3.*")) / "site-packages"
     runtime = project / "runtime"  # what Lambda's own Python brings
+    runtime.mkdir()
     for name in ("boto3", "botocore", "s3transfer", "jmespath", "dateutil", "urllib3", "six.py"):
-        (runtime / name).parent.mkdir(exist_ok=True)
         (runtime / name).symlink_to(site / name)
     path = os.pathsep.join(map(str, (worker, layer, runtime)))
     python = project / ".venv/bin/python"

@@ -21,17 +21,8 @@ from a2a.types import TaskState
 
 from a2a_serverless.storage.layout import task_partition
 from a2a_serverless.storage.table import Range
-from tests.faults import processes, traps
-from tests.faults.harness import (
-    IS_LONG,
-    SETTLE_S,
-    Emulators,
-    NotReachedError,
-    World,
-    lost_and_doubled,
-    numbers,
-    until,
-)
+from tests.faults import harness, processes, traps
+from tests.faults.harness import IS_LONG, World, until
 from tests.faults.processes import Running
 from tests.faults.recorded import record
 from tests.faults.report import Record, Runs, check
@@ -53,7 +44,7 @@ class Expected:
 
     task_id: str
     state: TaskState = TaskState.TASK_STATE_COMPLETED
-    chunks: list[str] = field(default_factory=lambda: numbers(4))
+    chunks: list[str] = field(default_factory=lambda: harness.numbers(4))
     starts: int
 
 
@@ -340,7 +331,7 @@ async def collecting(world: World, point: str) -> Expected:
     assert len([file for task_id in doomed for file in world.stored(task_id)]) > len(doomed)
     await world.dies(await world.start("purge", *whose, point=point), point)
     purge = await world.start("purge", *whose)
-    assert await purge.ended(SETTLE_S) == 0, purge.said()
+    assert await purge.ended(harness.SETTLE_S) == 0, purge.said()
     for task_id in doomed:
         partition = task_partition(world.storage.scope.digest, task_id)
         assert not await world.storage.table.all(Range(partition=partition))
@@ -411,7 +402,7 @@ def test_every_point_is_killed_at() -> None:
 @pytest.mark.timeout(3600 if IS_LONG else 300)
 @pytest.mark.parametrize("victims", CASES)
 async def test_a_kill_loses_doubles_and_holds_up_nothing(
-    victims: str, emulators: Emulators, tmp_path: Path, record_property: Record
+    victims: str, emulators: harness.Emulators, tmp_path: Path, record_property: Record
 ) -> None:
     """After a kill at any point the task ends as documented, with each chunk once."""
     firsts = {case.point.partition(":")[0]: case for case in reversed(CASES[victims])}
@@ -437,13 +428,13 @@ async def _run(case: Case, world: World, runs: Runs) -> None:
         await world.drained()
         await record(world, end.head, case.name)
     except AssertionError as error:
-        is_missed = isinstance(error, NotReachedError)
+        is_missed = isinstance(error, harness.NotReachedError)
         runs.unreached += is_missed
         runs.stuck += not is_missed
         runs.notes.append(f"{error}; {_said(world)}")
         return
     runs.recovery_s.append(time.time() - world.killed_at)
-    lost, doubled = lost_and_doubled(end.chunks, expected.chunks)
+    lost, doubled = harness.lost_and_doubled(end.chunks, expected.chunks)
     runs.lost += lost
     runs.doubled += doubled
     if end.state != expected.state:

@@ -13,18 +13,10 @@ from typing import Any
 
 import pytest
 
+from tests.faults import harness
 from tests.faults.crowd import COMPLETED, at_rest, check_attempts, counted, ends
 from tests.faults.functions import HASTE, INVOCATIONS, invocations
-from tests.faults.harness import (
-    AGENT,
-    IS_LONG,
-    SETTLE_S,
-    Emulators,
-    World,
-    numbers,
-    operation_of,
-    until,
-)
+from tests.faults.harness import IS_LONG, Emulators, World, numbers, until
 from tests.faults.processes import Running
 from tests.faults.report import check
 
@@ -36,7 +28,7 @@ VISIBILITY_S = 2
 
 def shared(folder: Path, turns: int, limit_s: float, run_s: float, **more: str) -> dict[str, str]:
     return {
-        "A2A_AGENT": AGENT,
+        "A2A_AGENT": harness.AGENT,
         "A2A_WORKER_TURNS": str(turns),
         "A2A_TURN_LIMIT_S": str(limit_s),
         "A2A_RUN_LIMIT_S": str(run_s),
@@ -51,7 +43,7 @@ async def queued(world: World, texts: Sequence[str]) -> list[str]:
     await asyncio.to_thread(world.sqs.set_queue_attributes, **what)
     heads = [await world.create(text) for text in texts]
     for head in heads:
-        await world.put(operation_of(head))
+        await world.put(harness.operation_of(head))
     return [head.task_id for head in heads]
 
 
@@ -146,7 +138,7 @@ async def test_shared_turns_survive_workers_that_are_killed_all_the_time(
         async with fleet(world, workers) as running:
             killing = asyncio.create_task(_kill(running, order, kills))
             try:
-                ended = await ends(world, sent, within_s=SETTLE_S + 2 * tasks)
+                ended = await ends(world, sent, within_s=harness.SETTLE_S + 2 * tasks)
             finally:
                 killing.cancel()
                 await asyncio.wait([killing])

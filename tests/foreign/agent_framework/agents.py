@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,6 @@ from agent_framework import (
     Content,
     FunctionInvocationLayer,
     Message,
-    ResponseStream,
 )
 from agent_framework.a2a import A2AExecutor
 
@@ -25,9 +24,7 @@ from tests.conformance.sides import Case, cancels, says
 class FakeClient(FunctionInvocationLayer, BaseChatClient):  # type: ignore[misc] # as for ADK
     """Answers by the last thing that it was told."""
 
-    def _inner_get_response(
-        self, *, messages: Sequence[Message], stream: bool, options: Mapping[str, Any], **_: Any
-    ) -> Awaitable[ChatResponse] | ResponseStream:
+    def _inner_get_response(self, *, messages: Sequence[Message], stream: bool, **_: Any) -> Any:
         if stream:
             return self._build_response_stream(chunks(messages[-1]))
         return answer(messages[-1])

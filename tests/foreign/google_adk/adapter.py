@@ -36,15 +36,8 @@ from a2a_serverless_tools.contract import Storage
 from tests.foreign.google_adk.fake import FakeModel, calling, said
 from tests.support.workers import artifact_texts, status_text, user_request
 from tests.unit.frameworks import asking as questions
-from tests.unit.frameworks import contract, files
-from tests.unit.frameworks.talks import (
-    Talk,
-    answered,
-    fails,
-    killed_everywhere,
-    started_over,
-    waits,
-)
+from tests.unit.frameworks import contract, files, talks
+from tests.unit.frameworks.talks import Talk, answered, fails, killed_everywhere
 
 
 class Fake(FakeModel):
@@ -266,7 +259,7 @@ async def test_a_record_answers_no_other_request() -> None:
             tools=[Adding(calls).adds],
         )
         speaking = Talk(adapted(agent, options), max_attempts=3)
-        texts = texts_of(await started_over(speaking, record))
+        texts = texts_of(await talks.started_over(speaking, record))
         assert texts == ["3 and 31"], (record, texts)
         assert calls[-1] == "3", calls
         assert (await session(speaking))[1] == {"3": 1}
@@ -298,7 +291,7 @@ async def test_a_record_is_of_no_other_arguments() -> None:
         before_tool_callback=change,
     )
     speaking = Talk(AdkExecutor(agent, "adapted"), max_attempts=3)
-    await started_over(speaking, 2)
+    await talks.started_over(speaking, 2)
     assert (await session(speaking))[1] == {"3": 1}
     assert calls == ["1", "3"], calls
 
@@ -309,7 +302,7 @@ async def test_what_is_said_outside_of_steps_is_not_mixed() -> None:
     helper = LlmAgent(name="helper", model=Counted(calls=calls, asks=[]))
     saying = Saying(name="saying", attempts=iter("12345"))
     team = SequentialAgent(name="team", sub_agents=[saying, helper])
-    task = await started_over(adapted(team, BOTH[1]), 1)
+    task = await talks.started_over(adapted(team, BOTH[1]), 1)
     texts = texts_of(task)
     assert ["attempt 3" in text for text in texts] == [True] * 2, texts
     assert "attempt 1" not in str(task), task
@@ -467,7 +460,7 @@ async def test_what_keeping_the_session_raises_is_the_runtimes_to_judge() -> Non
     """The ADK's executor would end the task with its text."""
     for options in BOTH:
         with patch.object(Conversation, "end", side_effect=ConnectionError("refused")):
-            waits(await talk(max_attempts=3, **options).told("a"), "no connection")
+            talks.waits(await talk(max_attempts=3, **options).told("a"), "no connection")
 
 
 async def test_a_result_that_is_no_json_is_refused_with_a_sentence() -> None:

@@ -9,54 +9,27 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from agents import (
-    Agent,
-    GuardrailFunctionOutput,
-    RunConfig,
-    RunContextWrapper,
-    RunHooks,
-    ToolOutputImage,
-    function_tool,
-    input_guardrail,
-)
+import agents as sdk
+from agents import Agent, RunConfig, function_tool
 from agents.models.chatcmpl_converter import Converter
 from agents.models.interface import Model
 from agents.testing import ModelCall, ModelStep, ScriptedModel, assistant_message, function_call
-from openai.types.responses import (
-    ResponseCompletedEvent,
-    ResponseIncompleteEvent,
-    ResponseOutputItemDoneEvent,
-    ResponseOutputRefusal,
-    ResponseTextDeltaEvent,
-    ResponseUsage,
-)
+from openai.types import responses
 from openai.types.responses.response import IncompleteDetails
 from openai.types.responses.response_output_item import ImageGenerationCall
 from pydantic import BaseModel
 
+from a2a_serverless.frameworks import openai_agents as adapted
 from a2a_serverless.frameworks.adapter import TOO_MANY_STEPS
-from a2a_serverless.frameworks.openai_agents import (
-    _REFUSED,
-    OpenAIAgentsWorker,
-    _content,
-    _ConversationSession,
-)
+from a2a_serverless.frameworks.openai_agents import OpenAIAgentsWorker
 from a2a_serverless.frameworks.parts import File
 from a2a_serverless.worker import TaskContext
 from a2a_serverless.worker.agents import executor_of
 from a2a_serverless.worker.context import WorkerExecutor
 from tests.support.workers import S, artifact_texts, status_text
 from tests.unit.frameworks import asking as questions
-from tests.unit.frameworks import contract, files
-from tests.unit.frameworks.talks import (
-    Talk,
-    answered,
-    chunks,
-    fails,
-    killed_everywhere,
-    question,
-    started_over,
-)
+from tests.unit.frameworks import contract, files, talks
+from tests.unit.frameworks.talks import Talk, answered, killed_everywhere, question
 
 Reply = Callable[[ModelCall], list[Any]]
 
@@ -64,7 +37,7 @@ Reply = Callable[[ModelCall], list[Any]]
 COUNTS = {"input_tokens": 10, "output_tokens": 2, "total_tokens": 12}
 CACHED = {"cached_tokens": 4, "cache_write_tokens": 0}
 DETAILS = {"input_tokens_details": CACHED, "output_tokens_details": {"reasoning_tokens": 0}}
-USED = ResponseUsage.model_validate(COUNTS | DETAILS)
+USED = responses.ResponseUsage.model_validate(COUNTS | DETAILS)
 
 
 class Fake(Model):  # type: ignore[misc] # its environment has the types, ours does not
@@ -78,7 +51,7 @@ class Fake(Model):  # type: ignore[misc] # its environment has the types, ours d
 
     async def stream_response(self, *call: Any, **settings: Any) -> AsyncIterator[Any]:
         async for event in self._scripted().stream_response(*call, **settings):
-            if isinstance(event, ResponseCompletedEvent):
+            if isinstance(event, responses.ResponseCompletedEvent):
                 event.response.usage = USED
             yield event
 
@@ -127,7 +100,7 @@ def talk(reply: Reply, **options: Any) -> Talk:
 
 async def test_a_session_gives_its_last_items() -> None:
     """As many as the SDK asks for, or all."""
-    session = _ConversationSession("c", ["a", "b"])
+    session = adapted._ConversationSession("c", ["a", "b"])
     wanted = {None: ["a", "b"], 1: ["b"], 3: ["a", "b"]}
     assert {limit: await session.get_items(limit) for limit in wanted} == wanted
 
@@ -171,7 +144,7 @@ async def test_an_answer_that_comes_whole_is_sent() -> None:
         return [assistant_message("So."), calls("look_up", what="x")]
 
     def is_delta(event: Any) -> bool:
-        return isinstance(event, ResponseTextDeltaEvent)
+        return isinstance(event, responses.ResponseTextDeltaEvent)
 
     seen: list[Any] = []
 
@@ -182,8 +155,8 @@ async def test_an_answer_that_comes_whole_is_sent() -> None:
     kinds: list[Callable[[Any], bool]] = [
         lambda _: True,
         lambda event: not is_delta(event),
-        lambda event: isinstance(event, ResponseCompletedEvent),
-        lambda event: is_delta(event) or isinstance(event, ResponseCompletedEvent),
+        lambda event: isinstance(event, responses.ResponseCompletedEvent),
+        lambda event: is_delta(event) or isinstance(event, responses.ResponseCompletedEvent),
         every_other,
     ]
     for hears, steps in product(kinds, (True, False)):
@@ -191,7 +164,7 @@ async def test_an_answer_that_comes_whole_is_sent() -> None:
         _, task = await Talk(OpenAIAgentsWorker(agent, RUN, steps=steps)).say("go")
         text = answered(task).replace("\n\n", "")
         assert text == "So.onetwo", (text, steps)
-        whole = await chunks(OpenAIAgentsWorker(agent, RUN, steps=steps, stream=False))
+        whole = await talks.chunks(OpenAIAgentsWorker(agent, RUN, steps=steps, stream=False))
         assert whole == ["So.", "\n\none", "two"], (whole, steps)
 
 
@@ -200,7 +173,7 @@ async def test_what_a_model_says_of_its_refusal_is_told() -> None:
 
     def refuses(_: ModelCall) -> list[Any]:
         made = assistant_message("")
-        made.content = [ResponseOutputRefusal(type="refusal", refusal="I cannot.")]
+        made.content = [responses.ResponseOutputRefusal(type="refusal", refusal="I cannot.")]
         return [made]
 
     for steps in (True, False):
@@ -247,11 +220,11 @@ async def test_a_final_output_that_no_model_has_said_is_sent() -> None:
 async def test_a_guardrail_fails_the_task() -> None:
     """It would refuse every further start, too, and the model is not paid for them."""
 
-    @input_guardrail  # type: ignore[untyped-decorator] # as above
-    async def refuses(*_: Any) -> GuardrailFunctionOutput:
-        return GuardrailFunctionOutput(output_info=None, tripwire_triggered=True)
+    @sdk.input_guardrail  # type: ignore[untyped-decorator] # as above
+    async def refuses(*_: Any) -> sdk.GuardrailFunctionOutput:
+        return sdk.GuardrailFunctionOutput(output_info=None, tripwire_triggered=True)
 
-    fails(await talk(says, input_guardrails=[refuses]).told("go"), _REFUSED)
+    talks.fails(await talk(says, input_guardrails=[refuses]).told("go"), adapted._REFUSED)
 
 
 def paid(noted: list[str]) -> OpenAIAgentsWorker:
@@ -316,7 +289,7 @@ async def test_a_record_answers_no_other_request() -> None:
 
         reply = then_says(lambda call: [calls("look_up", what=said(call)[-1])])
         agent = Agent(name="helper", model=Fake(reply), tools=[look_up])
-        task = await started_over(Changing(agent, RUN), record)
+        task = await talks.started_over(Changing(agent, RUN), record)
         assert answered(task) == "3, 3 is sunny", task
 
 
@@ -350,11 +323,11 @@ class Painter(Fake):
         result = b64encode(self.file).decode()
         picture = ImageGenerationCall.model_validate({**fields, "result": result})
         async for event in super().stream_response(*call, **settings):
-            is_end = isinstance(event, ResponseCompletedEvent)
+            is_end = isinstance(event, responses.ResponseCompletedEvent)
             if is_end and event.response.output[0].type == "message":
                 event.response.output.append(picture)
                 number, kind = event.sequence_number, "response.output_item.done"
-                yield ResponseOutputItemDoneEvent(
+                yield responses.ResponseOutputItemDoneEvent(
                     item=picture, output_index=1, sequence_number=number, type=kind
                 )
             yield event
@@ -369,10 +342,10 @@ class Ending(Fake):
 
     async def stream_response(self, *call: Any, **settings: Any) -> AsyncIterator[Any]:
         async for event in super().stream_response(*call, **settings):
-            if isinstance(event, ResponseCompletedEvent):
+            if isinstance(event, responses.ResponseCompletedEvent):
                 event.response.incomplete_details = IncompleteDetails(reason=self.end)
                 event.response.status = "incomplete"
-                yield ResponseIncompleteEvent(
+                yield responses.ResponseIncompleteEvent(
                     response=event.response, sequence_number=0, type="response.incomplete"
                 )
             elif self.end == "max_output_tokens":
@@ -399,11 +372,11 @@ def made(seen: list[Any], **options: Any) -> OpenAIAgentsWorker:
         return "asked"
 
     @function_tool(name_override="tool")  # type: ignore[untyped-decorator] # as above
-    async def draw(run: RunContextWrapper[Any]) -> ToolOutputImage:
+    async def draw(run: sdk.RunContextWrapper[Any]) -> sdk.ToolOutputImage:
         """Draw."""
         play.calls.append("draw")
         await play.work(run.context)
-        return ToolOutputImage(image_url=f"data:image/png;base64,{content}")
+        return sdk.ToolOutputImage(image_url=f"data:image/png;base64,{content}")
 
     model = Ending(reply, play.end) if play.end else Fake(reply)
     model = Painter(reply, play.file) if play.file else model
@@ -426,7 +399,9 @@ async def test_contract() -> None:
 async def test_the_sdk_writes_the_blocks_for_chat_completions() -> None:
     """Its converter takes each block; the API Responses has pictures and files in this form."""
     sent = [File("image/png", b"1"), File("audio/mpeg", b"2"), File("text/csv", b"3")]
-    image, audio, document = Converter.extract_all_content([_content(file) for file in sent])
+    image, audio, document = Converter.extract_all_content(
+        [adapted._content(file) for file in sent]
+    )
     assert image["image_url"] == {"url": "data:image/png;base64,MQ==", "detail": "auto"}, image
     assert audio["input_audio"] == {"data": "Mg==", "format": "mp3"}, audio
     data = "data:text/csv;base64,Mw=="
@@ -448,7 +423,7 @@ async def test_the_options_of_a_run() -> None:
 
     started: list[str] = []
 
-    class Hooks(RunHooks[Any]):  # type: ignore[misc] # its environment has the types, ours does not
+    class Hooks(sdk.RunHooks[Any]):  # type: ignore[misc] # its environment has the types, ours does not
         async def on_tool_start(self, _: Any, __: Any, used: Any) -> None:
             started.append(used.name)
 
@@ -459,7 +434,7 @@ async def test_the_options_of_a_run() -> None:
     agent = Agent(name="helper", model=Fake(looks), tools=[look_up])
     for config in (run_config, {"tracing_disabled": True}):
         worker = OpenAIAgentsWorker(agent, config, max_turns=2, hooks=Hooks())
-        fails(await Talk(worker, max_attempts=3).told("go"), TOO_MANY_STEPS)
+        talks.fails(await Talk(worker, max_attempts=3).told("go"), TOO_MANY_STEPS)
         assert started == ["look_up"] * 2, started
         started.clear()
     assert answered((await Talk(OpenAIAgentsWorker(agent, run_config)).say("a"))[1]) == "a"
@@ -469,7 +444,7 @@ async def test_a_context_is_made_anew_for_an_answer() -> None:
     """It is not kept with the question, as it may have secrets or be no JSON."""
 
     @function_tool(needs_approval=True)  # type: ignore[untyped-decorator] # as above
-    def remove(run: RunContextWrapper[Any]) -> str:
+    def remove(run: sdk.RunContextWrapper[Any]) -> str:
         """Delete it."""
         return f"deleted by {run.context['said']}"
 

@@ -11,27 +11,16 @@ import uuid
 from typing import Any
 
 import httpx
+from a2a import types
 from a2a.client import A2ACardResolver, Client, ClientConfig, ClientFactory
-from a2a.types import (
-    GetTaskPushNotificationConfigParams,
-    Message,
-    MessageSendConfiguration,
-    Part,
-    PushNotificationConfig,
-    Role,
-    Task,
-    TaskIdParams,
-    TaskPushNotificationConfig,
-    TaskQueryParams,
-    TextPart,
-)
+from a2a.types import Message, Part, Task
 
 from tests.foreign.tried import Talk, outcome, tried
 
 
 def message(text: str, **names: Any) -> Message:
-    parts = [Part(root=TextPart(text=text))]
-    return Message(message_id=uuid.uuid4().hex, role=Role.user, parts=parts, **names)
+    parts = [Part(root=types.TextPart(text=text))]
+    return Message(message_id=uuid.uuid4().hex, role=types.Role.user, parts=parts, **names)
 
 
 def words(parts: list[Part] | None) -> str:
@@ -66,7 +55,7 @@ class PythonTalk(Talk):
 
     async def sent(self, text: str, task: Task | None = None, *, blocking: bool = True) -> Task:
         names = {"task_id": task.id, "context_id": task.context_id} if task else {}
-        configuration = MessageSendConfiguration(blocking=blocking)
+        configuration = types.MessageSendConfiguration(blocking=blocking)
         events = self.whole.send_message(message(text, **names), configuration=configuration)
         [(answered, _)] = [event async for event in events]
         return answered
@@ -83,27 +72,29 @@ class PythonTalk(Talk):
         return outcome(state, *texts)
 
     async def get(self) -> str:
-        return told(await self.whole.get_task(TaskQueryParams(id=self.task.id)))
+        return told(await self.whole.get_task(types.TaskQueryParams(id=self.task.id)))
 
     async def start(self) -> str:
         self.running = await self.sent("obey", blocking=False)
         return str(self.running.status.state.value in ("submitted", "working")).lower()
 
     async def set_push(self) -> str:
-        config = PushNotificationConfig(id="mine", url=self.receiver, token="secret")
-        asked = TaskPushNotificationConfig(task_id=self.running.id, push_notification_config=config)
+        config = types.PushNotificationConfig(id="mine", url=self.receiver, token="secret")
+        asked = types.TaskPushNotificationConfig(
+            task_id=self.running.id, push_notification_config=config
+        )
         made = await self.whole.set_task_callback(asked)
         return str(made.push_notification_config.url == self.receiver).lower()
 
     async def get_push(self) -> str:
         ids = {"id": self.running.id, "push_notification_config_id": "mine"}
-        asked = GetTaskPushNotificationConfigParams(**ids)
+        asked = types.GetTaskPushNotificationConfigParams(**ids)
         found = await self.whole.get_task_callback(asked)
         return str(found.push_notification_config.url == self.receiver).lower()
 
     async def subscribe(self) -> str:
         state = ""
-        async for _, update in self.streaming.resubscribe(TaskIdParams(id=self.running.id)):
+        async for _, update in self.streaming.resubscribe(types.TaskIdParams(id=self.running.id)):
             if update is None:
                 await tried("cancel", self.cancel)
             elif update.kind == "status-update":
@@ -111,10 +102,10 @@ class PythonTalk(Talk):
         return state
 
     async def cancel(self) -> str:
-        return told(await self.whole.cancel_task(TaskIdParams(id=self.running.id)))
+        return told(await self.whole.cancel_task(types.TaskIdParams(id=self.running.id)))
 
     async def unknown_task(self) -> None:
-        await self.whole.get_task(TaskQueryParams(id="unknown"))
+        await self.whole.get_task(types.TaskQueryParams(id="unknown"))
 
 
 async def main(url: str, binding: str, receiver: str) -> None:

@@ -23,16 +23,8 @@ from a2a_serverless.frameworks.strands import StrandsWorker, _block
 from a2a_serverless.worker import TaskContext
 from tests.support.workers import artifact_texts, status_text
 from tests.unit.frameworks import asking as questions
-from tests.unit.frameworks import contract, files
-from tests.unit.frameworks.talks import (
-    Talk,
-    answered,
-    chunks,
-    fails,
-    killed_everywhere,
-    question,
-    started_over,
-)
+from tests.unit.frameworks import contract, files, talks
+from tests.unit.frameworks.talks import Talk, answered, killed_everywhere, question
 
 Events = list[dict[str, Any]]
 
@@ -135,9 +127,9 @@ async def test_an_answer_that_is_not_streamed_is_one_chunk_of_each_message() -> 
     """`stream=False` is for clients that put something between the chunks of an artifact."""
     make = partial(agent, Talkative(), idles)
     for steps in (True, False):
-        streamed = await chunks(StrandsWorker(make, steps=steps), "call x")
+        streamed = await talks.chunks(StrandsWorker(make, steps=steps), "call x")
         assert streamed[:2] == ["So ", "then."], streamed
-        whole = await chunks(StrandsWorker(make, stream=False, steps=steps), "call x")
+        whole = await talks.chunks(StrandsWorker(make, stream=False, steps=steps), "call x")
         assert whole == ["So then.", "\n\nSo then.call x, x"], whole
 
 
@@ -159,7 +151,7 @@ async def test_a_function_makes_an_agent_for_each_turn() -> None:
         speaking = Talk(StrandsWorker(make), max_attempts=3)
         for _ in range(number - 1):
             await speaking.say("a")
-        fails(await speaking.told("a"), INVALID)
+        talks.fails(await speaking.told("a"), INVALID)
 
 
 async def test_a_conversation_manager_shortens_what_is_kept() -> None:
@@ -301,7 +293,7 @@ async def test_a_record_answers_no_other_request() -> None:
             def begin(self, ctx: TaskContext, attempts: Any = attempts) -> Any:
                 return f"call {next(attempts)}"
 
-        task = await started_over(Changing(partial(agent, Fake(), idles)), record)
+        task = await talks.started_over(Changing(partial(agent, Fake(), idles)), record)
         assert answered(task) == "call 3, 3", task
 
 
@@ -432,5 +424,5 @@ async def test_a_limit_fails_the_task() -> None:
     """A run that would come to it with every start is started once."""
     paid_for: list[str] = []
     talk = Talk(made([], file=b"1", calls=paid_for, limits={"turns": 1}), max_attempts=3)
-    fails(await talk.told("go"), TOO_MANY_STEPS)
+    talks.fails(await talk.told("go"), TOO_MANY_STEPS)
     assert paid_for == ["request 1", "draw"], paid_for

@@ -13,18 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-from a2a.types import (
-    AgentCard,
-    AgentInterface,
-    Message,
-    SendMessageRequest,
-    StreamResponse,
-    Task,
-    TaskArtifactUpdateEvent,
-    TaskState,
-    TaskStatus,
-    TaskStatusUpdateEvent,
-)
+from a2a import types
+from a2a.types import Message, StreamResponse, Task, TaskState, TaskStatus
 from google.protobuf.json_format import MessageToDict, ParseDict
 
 from tests.support.messages import artifact
@@ -67,12 +57,12 @@ IDS: Any = {"task_id": TASK, "context_id": "context-1"}
 
 
 def status(state: TaskState) -> StreamResponse:
-    update = TaskStatusUpdateEvent(**IDS, status=TaskStatus(state=state))
+    update = types.TaskStatusUpdateEvent(**IDS, status=TaskStatus(state=state))
     return StreamResponse(status_update=update)
 
 
 def chunk(text: str) -> StreamResponse:
-    update = TaskArtifactUpdateEvent(**IDS, artifact=artifact("story", text), append=True)
+    update = types.TaskArtifactUpdateEvent(**IDS, artifact=artifact("story", text), append=True)
     return StreamResponse(artifact_update=update)
 
 
@@ -117,9 +107,9 @@ class ScriptedServer(httpx.AsyncBaseTransport):
         self.at_end: Callable[[], None] = lambda: None
         """Called when a stream's body has been read."""
 
-    def card(self, binding: str, *, streaming: bool = True) -> AgentCard:
-        interface = AgentInterface(url=URL, protocol_binding=binding, protocol_version="1.0")
-        made = AgentCard(name="Storyteller", version="1", supported_interfaces=[interface])
+    def card(self, binding: str, *, streaming: bool = True) -> types.AgentCard:
+        interface = types.AgentInterface(url=URL, protocol_binding=binding, protocol_version="1.0")
+        made = types.AgentCard(name="Storyteller", version="1", supported_interfaces=[interface])
         made.capabilities.streaming = streaming
         return made
 
@@ -199,7 +189,7 @@ class ScriptedServer(httpx.AsyncBaseTransport):
         """Take the message; True if it was there already."""
         params = json.loads(request.content)
         params = params.get("params", params)
-        message = ParseDict(params, SendMessageRequest(), ignore_unknown_fields=True).message
+        message = ParseDict(params, types.SendMessageRequest(), ignore_unknown_fields=True).message
         self.messages.append(message)
         key = request.headers.get("idempotency-key")
         is_repeated = key is not None and key in self.accepted

@@ -17,24 +17,13 @@ from a2a_serverless.client.event_ids import Known
 from a2a_serverless.tasks.fold import joined
 from tests.support.databases import LONG
 from tests.unit.client.conftest import World
-from tests.unit.client.scripted_server import (
-    BINDINGS,
-    LOST,
-    Fault,
-    ScriptedServer,
-    chunk,
-    opened,
-    status,
-)
+from tests.unit.client.scripted_server import LOST, Fault, ScriptedServer, chunk, opened, status
 
 pytestmark = pytest.mark.timeout(1800 if LONG else 300)
 
 RUNS = 5000 if LONG else 25
-WORKING = TaskState.TASK_STATE_WORKING
-COMPLETED = TaskState.TASK_STATE_COMPLETED
-AUTH_REQUIRED = TaskState.TASK_STATE_AUTH_REQUIRED
-INPUT_REQUIRED = TaskState.TASK_STATE_INPUT_REQUIRED
-WAITING = {AUTH_REQUIRED, INPUT_REQUIRED}
+S = TaskState
+WAITING = {S.TASK_STATE_AUTH_REQUIRED, S.TASK_STATE_INPUT_REQUIRED}
 
 
 def random_log(chance: random.Random, ends: list[TaskState], *, texts_repeat: bool) -> Any:
@@ -49,7 +38,8 @@ def random_log(chance: random.Random, ends: list[TaskState], *, texts_repeat: bo
     for second in range(1, chance.randint(2, 12)):
         kind = chance.random()
         if kind < 0.3:
-            log.append(timed(status(chance.choice([WORKING, AUTH_REQUIRED])), second))
+            state = chance.choice([S.TASK_STATE_WORKING, S.TASK_STATE_AUTH_REQUIRED])
+            log.append(timed(status(state), second))
             continue
         event = chunk(chance.choice("xxy") if texts_repeat else f"{second} ")
         if kind < 0.5:
@@ -74,7 +64,8 @@ class NumberingServer(ScriptedServer):
         self.now = 1
         self.has_shown = False
         """True once an event has been sent: a subscription to a task that has ended is refused."""
-        self.holds_subscriptions = self.log[-1].status_update.status.state == INPUT_REQUIRED
+        end = self.log[-1].status_update.status.state
+        self.holds_subscriptions = end == S.TASK_STATE_INPUT_REQUIRED
         self.at_request = self.go_on
         self.set_up()
 
@@ -84,9 +75,8 @@ class NumberingServer(ScriptedServer):
     def go_on(self) -> None:
         """Let time pass before a request; decide how it is answered."""
         if self.chance.random() < 0.7:
-            self.now = min(
-                len(self.log) - (not self.has_shown), self.now + self.chance.randint(0, 2)
-            )
+            later = self.now + self.chance.randint(0, 2)
+            self.now = min(len(self.log) - (not self.has_shown), later)
         if len(self.requests) < 12 and self.chance.random() < 0.8:
             self.faults.append(self.chance.choice([self.cut, self.cut, self.refused])())
 
@@ -219,8 +209,8 @@ async def followed(way: type[NumberingServer], seed: int) -> tuple[NumberingServ
     """One run: a message or a subscription, over one of the bindings."""
     chance = random.Random(f"{way.__name__} {seed}")  # noqa: S311 - repeatable
     sends = chance.random() < 0.5
-    ends = [COMPLETED, COMPLETED, INPUT_REQUIRED] if sends else [COMPLETED]
-    world = World(chance.choice(BINDINGS), way(chance, ends))
+    ends = [S.TASK_STATE_COMPLETED] * 2 + [S.TASK_STATE_INPUT_REQUIRED] * sends
+    world = World(chance.choice(["JSONRPC", "HTTP+JSON"]), way(chance, ends))
     server: Any = world.server
     following = world.send(draw=chance.random) if sends else world.subscribe(draw=chance.random)
     return server, await asyncio.wait_for(following, 60)
@@ -243,7 +233,7 @@ async def test_nothing_is_lost(way: type[NumberingServer]) -> None:
 def test_a_task_is_known_however_its_text_is_cut() -> None:
     """A stream that opens with one text where there were chunks goes on after the newest event."""
     known = Known()
-    events = [opened(), chunk("on"), chunk("e "), chunk("two")]
+    events = [opened(), *map(chunk, ("on", "e ", "two"))]
     for number, event in enumerate(events):
         known.take(str(number), event)
     task = ScriptedServer(events).as_of(len(events))

@@ -24,14 +24,9 @@ from a2a_serverless.worker import TaskContext, current_context
 from a2a_serverless.worker.sweeper import Sweeper
 from tests.support import pages
 from tests.support.workers import PacedClock, S, status_text
+from tests.unit.frameworks import talks
 from tests.unit.frameworks.files import PICTURE, Made, completed, raw
-from tests.unit.frameworks.talks import (
-    Talk,
-    answered,
-    killed_everywhere,
-    nothing_is_reported,
-    waits,
-)
+from tests.unit.frameworks.talks import Talk, answered, killed_everywhere
 
 HIGH, LOW = "\ud83d", "\ude00"
 """The halves of the surrogate pair of 😀."""
@@ -148,7 +143,7 @@ class BusyError(Exception):
 async def check_a_model_that_is_away(made: Made, given: str) -> None:
     """It is waited for, however the framework wraps what its client has raised."""
     for error, what in ((ConnectionError("refused"), "no connection"), (BusyError(), "HTTP 429")):
-        waits(await Talk(made([], error=error), max_attempts=3).told("go"), what)
+        talks.waits(await Talk(made([], error=error), max_attempts=3).told("go"), what)
 
 
 async def check_an_empty_answer(made: Made, given: str) -> None:
@@ -193,7 +188,7 @@ async def check_a_tool_may_sleep(made: Made, given: str) -> None:
 
     clock, agent = PacedClock(), made([], work=work, steps=False, **{given: said_to})
     talk = Talk(agent, clock=clock, visibility_s=5400)
-    with TestCase().assertNoLogs("a2a_serverless", "WARNING"), nothing_is_reported():
+    with TestCase().assertNoLogs("a2a_serverless", "WARNING"), talks.nothing_is_reported():
         head, _ = await talk.say("tool")
     assert ((await talk.bench.head(head)).turn.parked, heard) == ("asleep", ["TurnParked"])
     await clock.pass_time(3600)

@@ -51,18 +51,9 @@ from a2a_serverless.worker.failures import WrongCallError
 from a2a_serverless_tools.testing import AgentBench
 from tests.support.workers import artifact_texts
 from tests.unit.frameworks import asking as questions
-from tests.unit.frameworks import contract, files
+from tests.unit.frameworks import contract, files, talks
 from tests.unit.frameworks.files import PICTURE
-from tests.unit.frameworks.talks import (
-    Talk,
-    answered,
-    chunks,
-    differs_each_time,
-    fails,
-    killed_everywhere,
-    question,
-    started_over,
-)
+from tests.unit.frameworks.talks import Talk, answered, killed_everywhere, question
 
 S = TaskState
 Update = dict[str, Any]
@@ -195,7 +186,7 @@ async def test_a_record_is_of_no_other_input() -> None:
         return {"messages": [AIMessage(f"[{texts(state)}]")]}
 
     graph = chain(MessagesState, first=say, second=say).compile()
-    assert answered(await started_over(Changing(graph), 2)) == "[3]\n\n[3, [3]]"
+    assert answered(await talks.started_over(Changing(graph), 2)) == "[3]\n\n[3, [3]]"
 
 
 async def test_an_input_that_differs_each_time_ends() -> None:
@@ -213,7 +204,7 @@ async def test_an_input_that_differs_each_time_ends() -> None:
         return Timed(chain(MessagesState, first=node, second=node, third=node).compile())
 
     what = "given the graph another input than that of the record of 'first'"
-    await differs_each_time(make, what)
+    await talks.differs_each_time(make, what)
 
 
 class Shapes(BaseModel):
@@ -294,9 +285,9 @@ async def test_the_answer_may_be_another_key(value: Any, expected: Any) -> None:
 async def test_an_answer_that_is_not_streamed_is_one_chunk_of_each_message(*, steps: bool) -> None:
     """`stream=False` is for clients that put something between the chunks of an artifact."""
     graph = chain(Report, one=says("Let me see."), two=says("Tea.")).compile()
-    streamed = await chunks(LangGraphWorker(graph, steps=steps))
+    streamed = await talks.chunks(LangGraphWorker(graph, steps=steps))
     assert len(streamed) > 2
-    whole = await chunks(LangGraphWorker(graph, stream=False, steps=steps))
+    whole = await talks.chunks(LangGraphWorker(graph, stream=False, steps=steps))
     assert whole == ["Let me see.", "\n\nTea."]
     assert "".join(streamed) == "".join(whole)
 
@@ -454,7 +445,7 @@ async def test_a_config_of_the_turn() -> None:
         return {"configurable": {"tenant": ctx.user_text, "thread_id": "x"}, "recursion_limit": 3}
 
     talk = Talk(LangGraphWorker(graph.compile(), config=config), max_attempts=3)
-    fails(await talk.told("north"), TOO_MANY_STEPS)
+    talks.fails(await talk.told("north"), TOO_MANY_STEPS)
     assert seen == [["north", "ctx"]] * 3
 
 

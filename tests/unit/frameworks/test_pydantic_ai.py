@@ -7,22 +7,9 @@ from contextvars import ContextVar
 from datetime import date
 from typing import Any, Final
 
+import pydantic_ai as ai
 import pytest
-from pydantic_ai import (
-    Agent,
-    BinaryContent,
-    BinaryImage,
-    CallDeferred,
-    DeferredToolRequests,
-    ModelMessage,
-    ModelResponse,
-    ModelRetry,
-    RunContext,
-    TextOutput,
-    ToolOutput,
-    ToolReturn,
-    UsageLimits,
-)
+from pydantic_ai import Agent, BinaryContent, DeferredToolRequests, ModelMessage, ModelResponse
 from pydantic_ai.capabilities import ModelFallback, ProcessEventStream
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import (
@@ -48,19 +35,9 @@ from a2a_serverless.frameworks.pydantic_ai import PydanticAIWorker
 from a2a_serverless.worker import TaskContext
 from tests.support.workers import S, artifact_texts, status_text
 from tests.unit.frameworks import asking as questions
-from tests.unit.frameworks import contract, files
+from tests.unit.frameworks import contract, files, talks
 from tests.unit.frameworks.files import PICTURE, files_of
-from tests.unit.frameworks.talks import (
-    Talk,
-    answered,
-    chunks,
-    commits,
-    differs_each_time,
-    fails,
-    killed_everywhere,
-    question,
-    started_over,
-)
+from tests.unit.frameworks.talks import Talk, answered, killed_everywhere, question
 
 Reply = Callable[[list[ModelMessage], AgentInfo], ModelResponse]
 
@@ -102,7 +79,7 @@ def delete(what: str) -> str:
 
 def look_up(what: str) -> str:
     """Look it up elsewhere."""
-    raise CallDeferred(metadata={"question": f"What is {what}?"})
+    raise ai.CallDeferred(metadata={"question": f"What is {what}?"})
 
 
 async def test_the_messages_are_the_conversation() -> None:
@@ -159,14 +136,14 @@ def paid(calls: list[str], *, streams: bool = False, tells: bool = True) -> Agen
             elif isinstance(part, ToolCallPart):
                 yield {index: DeltaToolCall(part.tool_name, part.args_as_json_str())}
 
-    async def look(what: str) -> ToolReturn:
+    async def look(what: str) -> ai.ToolReturn:
         calls.append(f"look {what}")
-        return ToolReturn({"at": date(2026, 1, 2)}, content=f"more of {what}")
+        return ai.ToolReturn({"at": date(2026, 1, 2)}, content=f"more of {what}")
 
     def check(what: str) -> int:
         calls.append(f"check {what}")
         if what == "c":
-            raise ModelRetry("not c")
+            raise ai.ModelRetry("not c")
         return len(what)
 
     def remove(what: str) -> str:
@@ -185,7 +162,7 @@ def paid(calls: list[str], *, streams: bool = False, tells: bool = True) -> Agen
 telling: ContextVar[TaskContext] = ContextVar("telling")
 
 
-async def tell(_: RunContext[None], events: AsyncIterable[Any]) -> None:
+async def tell(_: ai.RunContext[None], events: AsyncIterable[Any]) -> None:
     """A handler of the agent's events, which shows tokens and tools to the client."""
     async for event in events:
         match event:
@@ -245,7 +222,7 @@ async def test_the_text_may_be_streamed() -> None:
             yield piece
 
     worker = PydanticAIWorker(Agent(FunctionModel(stream_function=pieces)), stream=True)
-    assert await chunks(worker) == ["It is ", "tea."]
+    assert await talks.chunks(worker) == ["It is ", "tea."]
 
 
 async def test_what_was_said_before_is_no_answer() -> None:
@@ -258,7 +235,7 @@ async def test_what_was_said_before_is_no_answer() -> None:
     def order(cups: int) -> str:
         return f"{cups} cups"
 
-    made = Agent(FunctionModel(stream_function=calls), output_type=[str, ToolOutput(order)])
+    made = Agent(FunctionModel(stream_function=calls), output_type=[str, ai.ToolOutput(order)])
     _, task = await Talk(PydanticAIWorker(made, stream=True)).say("a")
     assert artifact_texts(task) == {"answer": ["Ordered: 2 cups"], "final-answer": ["2 cups"]}
     with pytest.raises(ConfigurationError, match="leave `steps=False` or `stream=True` out"):
@@ -293,8 +270,10 @@ async def test_the_options_of_a_run() -> None:
 
     worker = PydanticAIWorker(made, output_type=twice, model_settings={"max_tokens": 7})
     assert answered((await Talk(worker).say("a"))[1]) == 14
-    limited = PydanticAIWorker(agent(calls("look_up")), usage_limits=UsageLimits(request_limit=0))
-    fails(await Talk(limited, max_attempts=3).told("it"), TOO_MANY_STEPS)
+    limited = PydanticAIWorker(
+        agent(calls("look_up")), usage_limits=ai.UsageLimits(request_limit=0)
+    )
+    talks.fails(await Talk(limited, max_attempts=3).told("it"), TOO_MANY_STEPS)
 
 
 @pytest.mark.parametrize("record", [1, 3])
@@ -311,7 +290,7 @@ async def test_a_record_answers_no_other_request(record: int) -> None:
 
     made = Agent(FunctionModel(calls("check")))
     made.tool_plain(check)
-    assert answered(await started_over(Changing(made), record)) == "3 | checked 3"
+    assert answered(await talks.started_over(Changing(made), record)) == "3 | checked 3"
 
 
 async def test_a_prompt_that_differs_each_time_ends() -> None:
@@ -326,7 +305,7 @@ async def test_a_prompt_that_differs_each_time_ends() -> None:
         made.tool_plain(work)
         return PydanticAIWorker(made)
 
-    await differs_each_time(make, "asked 'model' (1) something else than before")
+    await talks.differs_each_time(make, "asked 'model' (1) something else than before")
 
 
 async def test_a_request_that_was_repeated_is_one_step() -> None:
@@ -350,7 +329,7 @@ async def test_a_request_that_was_repeated_is_one_step() -> None:
 async def test_a_step_costs_a_commit_at_most() -> None:
     """Without steps nothing is recorded; with them each record is one commit at most."""
     (plain, none), (recorded, steps) = [
-        await commits(PydanticAIWorker(paid([]), steps=steps)) for steps in (False, True)
+        await talks.commits(PydanticAIWorker(paid([]), steps=steps)) for steps in (False, True)
     ]
     assert (none, steps) == (0, 7)
     assert plain < recorded <= plain + steps
@@ -422,9 +401,9 @@ def made(seen: list[Any], **options: Any) -> PydanticAIWorker:
         return ModelResponse(parts=said, usage=used, finish_reason=ENDS[play.end])
 
     def ask() -> str:
-        raise CallDeferred
+        raise ai.CallDeferred
 
-    async def tool(context: RunContext[Any]) -> BinaryContent:
+    async def tool(context: ai.RunContext[Any]) -> BinaryContent:
         play.calls.append("tool")
         await play.work(context.deps)
         return BinaryContent(PICTURE, media_type="image/png")
@@ -432,7 +411,7 @@ def made(seen: list[Any], **options: Any) -> PydanticAIWorker:
     def says(_: str) -> str:
         return play.text
 
-    kinds: Any = [TextOutput(says), DeferredToolRequests]
+    kinds: Any = [ai.TextOutput(says), DeferredToolRequests]
     agent = Agent(FunctionModel(reply), output_type=kinds, tools=[ask, tool])
     return PydanticAIWorker(agent, **options)
 
@@ -458,7 +437,7 @@ async def test_an_output_that_is_a_file_is_an_artifact() -> None:
         return ModelResponse(parts=[FilePart(BinaryContent(PICTURE, media_type="image/png"))])
 
     model = FunctionModel(reply, profile=ModelProfile(supports_image_output=True))
-    agent = Agent(model, output_type=BinaryImage)
+    agent = Agent(model, output_type=ai.BinaryImage)
     _, task = await Talk(PydanticAIWorker(agent)).say("draw")
     assert files_of(task) == [("image/png", "image.png", PICTURE)]
 
