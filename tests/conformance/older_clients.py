@@ -78,10 +78,8 @@ class Client01:
                 seen.text += "".join(p["text"] for p in typed(frame["artifact"]["parts"]))
             else:
                 seen.states.append(frame["status"]["state"])
-        assert [f["final"] for f in frames if "status" in f] == [
-            *[False] * (len(seen.states) - 1),
-            True,
-        ]
+        finals = [frame["final"] for frame in frames if "status" in frame]
+        assert finals == [*[False] * (len(seen.states) - 1), True]
         return seen
 
     async def cancel(self, task: Seen) -> str:

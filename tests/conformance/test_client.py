@@ -89,9 +89,8 @@ async def test_a_conversation(world: World, binding: str, version: str) -> None:
     assert asked[0].HasField("task")
     assert asked[-1].status_update.status.state == types.TaskState.TASK_STATE_INPUT_REQUIRED
     task = asked[0].task
-    told = await collect(
-        client.send_message(request("go", task_id=task.id, context_id=task.context_id))
-    )
+    more = request("go", task_id=task.id, context_id=task.context_id)
+    told = await collect(client.send_message(more))
     assert told[0].task.id == task.id
     assert text(told) == "Once upon a time."
     assert told[-1].status_update.status.state == types.TaskState.TASK_STATE_COMPLETED
@@ -136,7 +135,6 @@ async def test_streamed_text_is_one_text(world: World, binding: str, version: st
     more.message.message_id = "again"
     (answer,) = await collect(blocking.send_message(more))
     longer = [get_artifact_text(each) for each in answer.task.artifacts]
-    assert [get_artifact_text(each) for one in read for each in one.artifacts] == [
-        "an answer and more"
-    ] * len(read)
+    shown = {get_artifact_text(each) for one in read for each in one.artifacts}
+    assert shown == {"an answer and more"}
     assert longer == ["an answer and more and more"]

@@ -35,13 +35,8 @@ WAITING = 2
 def settings(request: pytest.FixtureRequest) -> Settings:
     """All that older methods need; a test that says so has other settings."""
     chosen = {"older_dialects": True, "push_queue": "pushes.fifo"}
-    return Settings(
-        auth="none",
-        cancel_timeout_s=5,
-        blocking_limit_s=20,
-        push_allowed_hosts="receiver.example",
-        **getattr(request, "param", chosen),
-    )
+    chosen = {"push_allowed_hosts": "receiver.example", **getattr(request, "param", chosen)}
+    return Settings(auth="none", cancel_timeout_s=5, blocking_limit_s=20, **chosen)
 
 
 @pytest.fixture
@@ -157,9 +152,8 @@ class TestVersion01:
         params = {"id": "t", "message": {"role": "user", "parts": parts}}
         await client.call("tasks/send", params)
         received = worker.started[0].request.message.parts
-        assert [part.WhichOneof("content") for part in received] == [
-            *("text", "raw", "url", "data", "text")
-        ]
+        kinds = [part.WhichOneof("content") for part in received]
+        assert kinds == ["text", "raw", "url", "data", "text"]
         assert received[1].raw == b"\x00\x01\x02"
         assert (received[2].url, received[2].media_type) == (parts[2]["file"]["uri"], "text/plain")  # type: ignore[index]
 
@@ -210,9 +204,8 @@ class TestVersion01:
         second = {"id": seen["id"], "pushNotificationConfig": empty}
         await client.call("tasks/pushNotification/set", second)
         listed = await agent.call("ListTaskPushNotificationConfigs", {"taskId": seen["id"]})
-        assert [(one["id"], one["url"]) for one in listed.result["configs"]] == [
-            ("a2a-0.1", "https://receiver.example/2")
-        ]
+        configs = [(one["id"], one["url"]) for one in listed.result["configs"]]
+        assert configs == [("a2a-0.1", "https://receiver.example/2")]
         webhooks = backends.storage.for_scope(ANONYMOUS).webhooks
         assert present(await webhooks.get(seen["id"], "a2a-0.1")).dialect == "0.1"
         third = {"id": seen["id"], "pushNotificationConfig": {"url": "http://10.0.0.7/"}}

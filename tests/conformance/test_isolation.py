@@ -218,11 +218,9 @@ A file's URL is one of the stranger's own, which the service does not fetch.
 
 
 def said_0_3(**fields: Any) -> dict[str, Any]:
-    said = {"kind": "message", "messageId": "m", "role": "user"}
-    return {
-        "message": {**said, "parts": [{"kind": "text", "text": "go"}], **fields},
-        "configuration": {"blocking": False},
-    }
+    said: dict[str, Any] = {"kind": "message", "messageId": "m", "role": "user"}
+    said |= {"parts": [{"kind": "text", "text": "go"}], **fields}
+    return {"message": said, "configuration": {"blocking": False}}
 
 
 def body_0_3(**fields: Any) -> dict[str, Any]:
@@ -329,12 +327,9 @@ class Stack:
         sent = {**caller.headers(), **headers}
         self.calls.take()
         response = await client.request(verb, path, content=content, headers=sent)
-        return Outcome(
-            status=response.status_code,
-            headers=dict(response.headers),
-            body=_neutral(response.text, ids),
-            calls=self.calls.take(),
-        )
+        body, headers = _neutral(response.text, ids), dict(response.headers)
+        calls, status = self.calls.take(), response.status_code
+        return Outcome(status=status, headers=headers, body=body, calls=calls)
 
 
 def leave_out_stream(table: str) -> None:
@@ -608,12 +603,9 @@ async def test_a_page_token_opens_nothing(stack: Stack, owned: Owned, binding: s
 @IN_EITHER_BINDING
 async def test_the_owner_is_answered(stack: Stack, binding: str) -> None:
     """Each of these operations does something for the owner."""
-    refused = {
-        "send to a task": "UNSUPPORTED_OPERATION",
-        "stream to a task": "UNSUPPORTED_OPERATION",
-        "send to a task, keyed": "INVALID_PARAMS",
-        "send to a task, with a receiver": "UNSUPPORTED_OPERATION",
-    }
+    refused = dict.fromkeys(("send to a task", "stream to a task"), "UNSUPPORTED_OPERATION")
+    refused |= {"send to a task, with a receiver": "UNSUPPORTED_OPERATION"}
+    refused |= {"send to a task, keyed": "INVALID_PARAMS"}
     owned = await make_owned(stack)
     in_order = sorted(OPERATIONS.items(), key=lambda named: named[0] == "cancel")
     for name, operation in in_order:

@@ -149,9 +149,8 @@ class TestErrors:
     async def test_a_parameter_that_comes_twice(self, agent: ServedAgent) -> None:
         """3.3.2: it is refused by its name, and parameters that are no object by theirs."""
         call: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}}
-        asked = {
-            "params": await agent.client.post("/", json={**call, "params": 1}, headers=VERSION)
-        }
+        wrong = {**call, "params": 1}
+        asked = {"params": await agent.client.post("/", json=wrong, headers=VERSION)}
         for query in ("status=A&status=B", "tenant=a&tenant=a", "new=1&new=2"):
             asked[query.partition("=")[0]] = (
                 await agent.client.post(f"/?{query}", json=call, headers=VERSION)

@@ -328,10 +328,8 @@ async def test_a_cancel_leaves_what_has_ended(desk: Desk, monkeypatch: pytest.Mo
     await carried_out(desk.canceling, plan)
     skipped = {"It has ended: nothing is left to cancel.": 1}
     assert (plan.done, dict(plan.skipped), plan.failed.total()) == (2, skipped, 0)
-    assert {one.task_id: one.outcome for one in await desk.journal()} == {
-        "during": "The task is completed.",
-        "open": "The task is canceled.",
-    }
+    outcomes = {one.task_id: one.outcome for one in await desk.journal()}
+    assert outcomes == {"during": "The task is completed.", "open": "The task is canceled."}
 
 
 @pytest.mark.parametrize("act", ACTS)

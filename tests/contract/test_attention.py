@@ -39,9 +39,8 @@ async def sleeps(storage: DurableStorage, head: Head) -> None:
 
 async def given_back(storage: DurableStorage, head: Head, wait_ms: int) -> None:
     end = ended(storage, head, "Busy", wait_ms)
-    assert await storage.change(
-        head, partial(releasing, end=end, due_at=storage.clock.now_ms() + 1)
-    )
+    due_at = storage.clock.now_ms() + 1
+    assert await storage.change(head, partial(releasing, end=end, due_at=due_at))
 
 
 async def failed(storage: DurableStorage, head: Head) -> None:

@@ -204,10 +204,8 @@ async def test_a_deletion_is_of_one_incarnation(blobs: Blobs) -> None:
     """Another incarnation, and an id that begins alike, lose nothing; the last takes the folder."""
     later = OWNER._replace(incarnation="j" * 12)
     alike = OWNER._replace(task_id=f"{OWNER.task_id}0")
-    stored = [
-        Blob.of(LARGE + bytes([number]), owner)
-        for number, owner in enumerate((OWNER, OWNER, later, alike))
-    ]
+    owners = enumerate((OWNER, OWNER, later, alike))
+    stored = [Blob.of(LARGE + bytes([number]), owner) for number, owner in owners]
     for number, blob in enumerate(stored):
         await blobs.put(blob, LARGE + bytes([number]), "")
     for _ in range(2):

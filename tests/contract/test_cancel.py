@@ -245,9 +245,8 @@ async def test_a_cancel_and_an_end_at_once(cancels: Cancels) -> None:
             await Storage(cancels.storage).update_task(task_id, TaskState.TASK_STATE_COMPLETED)
             await cancels.registry.cleanup(task_id)
 
-        requested, _ = await asyncio.gather(
-            cancels.registry.request_cancel(task_id), finish(), return_exceptions=True
-        )
+        requesting = cancels.registry.request_cancel(task_id)
+        requested, _ = await asyncio.gather(requesting, finish(), return_exceptions=True)
         assert requested is None or isinstance(requested, TaskTerminalStateError)
         assert not await cancels.registry.is_cancelled(task_id)
     cancels.clock.advance(TIMEOUT_S)

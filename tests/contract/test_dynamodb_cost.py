@@ -338,14 +338,8 @@ async def test_the_items_of_a_task_stay_below_a_kilobyte(storage: DurableStorage
     for (place, text), most in ((("", ""), 824), (texts, 1024)) * 2:
         token = new_token()
         head = await storage.commit(head, claim(token, worker=worker))
-        end = AttemptEnd(
-            token=token,
-            reason="UnavailableError",
-            correlation_id="0123456789abcdef",
-            at=storage.clock.now_ms(),
-            place=place,
-            message=text,
-        )
+        end = AttemptEnd(token=token, reason="UnavailableError", correlation_id="0123456789abcdef")
+        end = replace(end, at=storage.clock.now_ms(), place=place, message=text)
         head = present(await storage.change(head, partial(releasing, end=end)))
         assert await largest() < most
     marked = await storage.request_cancel(head.task_id, by="alice@example.com")
@@ -367,11 +361,8 @@ async def test_a_commits_units_are_known_before(storage: DurableStorage, observe
         consumed, items = 0.0, await storage.items_of(head.task_id, start)
         for item in items:
             item["PK"] += "-plain"
-            answer = observer.put_item(
-                TableName=on_dynamo(storage).name,
-                Item=typed(item),
-                ReturnConsumedCapacity="INDEXES",
-            )
+            put = {"TableName": on_dynamo(storage).name, "Item": typed(item)}
+            answer = observer.put_item(**put, ReturnConsumedCapacity="INDEXES")
             consumed += 2 * answer["ConsumedCapacity"]["Table"]["CapacityUnits"]
         body = sum(len(item.get("body", b"")) for item in items)
         counted = commit_units(body, len(head.status or b""))

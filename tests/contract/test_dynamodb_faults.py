@@ -129,9 +129,8 @@ async def test_places_in_a_conversation_under_faults(storage: DurableStorage, cl
         heads.append((await storage.open_task("talk", request())).head)
         assert await cancel_task(storage, heads[number])
         line = await conversation_queue(storage, "talk")
-        assert [place.task_id for place in line.positions] == [
-            head.task_id for head in heads[number + 1 :]
-        ]
+        waiting = [place.task_id for place in line.positions]
+        assert waiting == [head.task_id for head in heads[number + 1 :]]
 
 
 async def test_creations_and_deletions_under_faults(storage: DurableStorage, client: Any) -> None:
@@ -181,9 +180,8 @@ async def test_webhooks_under_faults(storage: DurableStorage, client: Any) -> No
     for number in range(MAX_CONFIGS):
         await storage.webhooks.put(config(other.id, f"c{number}"))
         await storage.webhooks.put(config(other.id, f"c{number}", "replaced"))
-    assert [p.config for p in await storage.webhooks.all(other.id)] == [
-        config(other.id, f"c{number}", "replaced") for number in range(MAX_CONFIGS)
-    ]
+    replaced = [config(other.id, f"c{number}", "replaced") for number in range(MAX_CONFIGS)]
+    assert [p.config for p in await storage.webhooks.all(other.id)] == replaced
     for number in range(MAX_CONFIGS):
         await storage.webhooks.delete(other.id, f"c{number}")
     assert await storage.webhooks.all(other.id) == []
@@ -357,11 +355,9 @@ async def test_a_lagging_index(storage: DurableStorage, client: Any, clock: Manu
         clock.advance(1)
         ids.append((await Storage(storage).create_task("ctx", message(str(number)))).id)
     index = StaleIndex(client)
-    queries = [
-        ListTasksQuery(history_length=0),
-        ListTasksQuery(status=TaskState.TASK_STATE_SUBMITTED, history_length=0),
-        ListTasksQuery(context_id="ctx", history_length=0),
-    ]
+    submitted = {"status": TaskState.TASK_STATE_SUBMITTED}
+    asked: tuple[dict[str, Any], ...] = ({}, submitted, {"context_id": "ctx"})
+    queries = [ListTasksQuery(**filters, history_length=0) for filters in asked]
     for query in queries:
         assert len(await listed(storage, query)) == 4
     paged = ListTasksQuery(page_size=2, history_length=0)

@@ -191,10 +191,8 @@ async def test_details_go_on_behind_earlier_ones(
     later = await task_details(storage, head.task_id, known)
     assert later == await task_details(storage, head.task_id)
     assert later is not None
-    assert ([r.version for r in later.records], read) == (
-        [1, 2, 3, 4],
-        [["EVENT", "HEAD"], ["EVENT"] * 5 + ["HEAD"]],
-    )
+    kinds = [["EVENT", "HEAD"], ["EVENT"] * 5 + ["HEAD"]]
+    assert ([record.version for record in later.records], read) == ([1, 2, 3, 4], kinds)
     await delete_task(storage, head.task_id)
     for missing in (head.task_id, "unknown", "no/id"):
         assert await task_details(storage, missing, later) is None

@@ -44,13 +44,9 @@ URL = "https://receiver.example/hook"
 
 def config(task_id: str = "", config_id: str = "", url: str = URL) -> TaskPushNotificationConfig:
     """A configuration with secrets."""
-    return TaskPushNotificationConfig(
-        id=config_id,
-        task_id=task_id,
-        url=url,
-        token=TOKEN,
-        authentication=AuthenticationInfo(scheme="Bearer", credentials=CREDENTIALS),
-    )
+    made = TaskPushNotificationConfig(id=config_id, task_id=task_id, url=url, token=TOKEN)
+    made.authentication.CopyFrom(AuthenticationInfo(scheme="Bearer", credentials=CREDENTIALS))
+    return made
 
 
 async def paused(storage: DurableStorage, **options: Any) -> str:
@@ -67,9 +63,8 @@ def answer(push: TaskPushNotificationConfig | None = None) -> Commit:
 
 async def cursors(storage: DurableStorage, task_id: str) -> dict[str, tuple[int, int]]:
     """Where each configuration of a task stands."""
-    return {
-        push.config.id: (push.version, push.index) for push in await storage.webhooks.all(task_id)
-    }
+    pushes = await storage.webhooks.all(task_id)
+    return {push.config.id: push.cursor for push in pushes}
 
 
 async def test_one_is_found_as_it_was_put(storage: DurableStorage, tasks: Storage) -> None:
@@ -292,9 +287,8 @@ async def test_a_turn_keeps_where_its_webhook_stands_by_then(
 @pytest.mark.parametrize("ends", ["deleted", "expired"])
 async def test_a_task_takes_them(storage: DurableStorage, clock: ManualClock, ends: str) -> None:
     """The configurations of a deleted or expired task are neither found nor written."""
-    opened = await storage.open_task(
-        "ctx", request(), task_id="again", ttl_s=HOUR, push=config(config_id="inline")
-    )
+    push = config(config_id="inline")
+    opened = await storage.open_task("ctx", request(), task_id="again", ttl_s=HOUR, push=push)
     old = await storage.webhooks.put(config("again", "a"))
     assert len(await storage.webhooks.all("again")) == 2
     if ends == "deleted":
@@ -387,9 +381,7 @@ async def test_a_message_brings_its_configuration(storage: DurableStorage, tasks
             await storage.commit(await newest(storage, head), again)
     assert await cursors(storage, head.task_id) == {"first": (0, LAST), "second": (2, LAST)}
     pushes = await storage.webhooks.all(head.task_id)
-    assert [p.config for p in pushes] == [
-        config(head.task_id, each) for each in ("first", "second")
-    ]
+    assert [p.config for p in pushes] == [config(head.task_id, it) for it in ("first", "second")]
 
 
 async def test_the_log_has_no_secrets(storage: DurableStorage) -> None:
@@ -427,12 +419,8 @@ async def test_each_part_says_its_state(storage: DurableStorage, tasks: Storage)
     for item in await items_of(storage, task_id):
         if item["SK"].startswith("EVENT#"):
             states.setdefault(int(item["SK"].split("#")[2]), []).append(item.get("state", ""))
-    assert states == {
-        1: ["TASK_STATE_SUBMITTED"],
-        2: ["TASK_STATE_WORKING"] * 3,
-        3: [""] * 3,
-        4: ["TASK_STATE_COMPLETED"],
-    }
+    names = ["TASK_STATE_SUBMITTED", "TASK_STATE_WORKING", "", "TASK_STATE_COMPLETED"]
+    assert states == {1: names[:1], 2: names[1:2] * 3, 3: names[2:3] * 3, 4: names[3:]}
 
 
 async def test_one_that_waits_is_in_the_index(storage: DurableStorage, clock: ManualClock) -> None:

@@ -671,9 +671,8 @@ async def test_a_queue_is_known_by_its_name(queues: SqsQueues) -> None:
 async def test_a_missing_queue_is_named(queues: SqsQueues, missing: str) -> None:
     """`check` and every use say in one sentence which queue is missing."""
     names = {"main": queues.main, "undecodable": queues.undecodable, missing: "nowhere.fifo"}
-    queue = SqsFifoQueue(
-        Note, names["main"], undecodable_queue=names["undecodable"], client=queues.client
-    )
+    client, aside = queues.client, names["undecodable"]
+    queue = SqsFifoQueue(Note, names["main"], undecodable_queue=aside, client=client)
     with pytest.raises(ConfigurationError, match=r"^The queue nowhere\.fifo does not exist\.$"):
         await queue.check()
     use = queue.send(Note()) if missing == "main" else queue.keep_undecodable("", reason="")

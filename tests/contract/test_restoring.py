@@ -93,11 +93,8 @@ class Desk:
         """Assert that the task is whole, and its webhook due, once."""
         log, before = await self.storage.read(task_id), await self.beside.read(task_id)
         assert log == before
-        task, was = await asyncio.gather(
-            self.storage.load_task(task_id), self.beside.load_task(task_id, inline=None)
-        )
-        assert task is not None
-        assert was is not None
+        task = present(await self.storage.load_task(task_id))
+        was = present(await self.beside.load_task(task_id, inline=None))
         assert task.status == was.status
         assert task.history[0].parts[1].raw == b"x" * 40_000
         jobs = MemoryQueue(PushJob, clock=self.storage.clock)

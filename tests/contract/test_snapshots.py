@@ -406,9 +406,8 @@ async def test_turns_go_on_behind_a_snapshot(blobs: Blobs) -> None:
     assert agent.given == [2 * number for number in range(8)]
     done = await bench.task(task)
     assert [*artifact_texts(done)] == [f"{number}" for number in range(8)]
-    assert await bench.storage.load_task(task.task_id) == (
-        (await log_of(bench.storage, head)).fold().task()
-    )
+    folded = (await log_of(bench.storage, head)).fold()
+    assert await bench.storage.load_task(task.task_id) == folded.task()
 
 
 COMMITS = 4

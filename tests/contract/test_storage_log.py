@@ -96,10 +96,8 @@ async def test_a_record_says_who_wrote_it(storage: DurableStorage, clock: Manual
     for version, record, commit in zip((2, 3), others, written, strict=True):
         assert (record.version, record.token) == (version, "t1")
         assert record.commit_id == commit.commit_id
-    assert [type(entry) for entry in others[0].entries] == [
-        entries.StatusChanged,
-        entries.ArtifactWritten,
-    ]
+    kinds = [type(entry) for entry in others[0].entries]
+    assert kinds == [entries.StatusChanged, entries.ArtifactWritten]
 
 
 async def test_a_log_is_read_behind_a_version(storage: DurableStorage) -> None:
@@ -178,9 +176,8 @@ async def test_a_message_opens_the_next_turn(storage: DurableStorage) -> None:
 async def test_concurrent_claims_have_one_winner(storage: DurableStorage) -> None:
     """Of attempts that claim the same HEAD one wins, and the others learn the version."""
     head = await opened(storage)
-    results = await asyncio.gather(
-        *(storage.commit(head, claim(f"t{n}")) for n in range(6)), return_exceptions=True
-    )
+    claims = [storage.commit(head, claim(f"t{number}")) for number in range(6)]
+    results = await asyncio.gather(*claims, return_exceptions=True)
     won = [result for result in results if isinstance(result, Head)]
     lost = [result for result in results if isinstance(result, errors.ConcurrencyError)]
     assert (len(won), len(lost)) == (1, 5)
@@ -374,15 +371,13 @@ async def after_three_turns(storage: DurableStorage) -> Head:
     head = await storage.commit(head, Commit(token="1", entries=(asks("q1"),)))
     head = await storage.commit(head, follow_up("u2"))
     lost = entries.MessageAppended(agent_message("lost"))
-    head = await storage.commit(
-        head, claim("2a", report("lost"), lost, metadata(turn="lost", lost="yes"))
-    )
+    lost_too = metadata(turn="lost", lost="yes")
+    head = await storage.commit(head, claim("2a", report("lost"), lost, lost_too))
     head = await storage.commit(head, claim("2b"))
     head = await storage.commit(head, Commit(token="2b", entries=(report("two"), asks("q2"))))
     head = await storage.commit(head, follow_up("u3"))
-    head = await storage.commit(
-        head, claim("3a", report("lost too"), metadata(turn="3", lost="yes"))
-    )
+    lost_too = metadata(turn="3", lost="yes")
+    head = await storage.commit(head, claim("3a", report("lost too"), lost_too))
     return await storage.commit(head, claim("3b"))
 
 
@@ -422,6 +417,5 @@ async def test_a_subscriber_is_shown_what_a_restart_restores(storage: DurableSto
     is_as_it_should_be(tail.fold.task())
     tail, as_of = await Tail.resume(storage, head.task_id, shown[0].cursor)
     assert texts(as_of.event, "report") == ["onetwo"]  # type: ignore[arg-type]
-    assert [d.event async for d in tail.events(until=lambda _: True, deadline=float("inf"))] == [
-        working
-    ]
+    rest = [d.event async for d in tail.events(until=lambda _: True, deadline=float("inf"))]
+    assert rest == [working]

@@ -116,13 +116,11 @@ async def test_each_save_is_a_version(stores: Stores) -> None:
     version = await tasks.save(task, event=task, prev_version=NEW, context=ME)
     assert version == TaskVersion(1)
     task.status.state = WORKING
-    version = await tasks.save(
-        task, event=status_event(task), prev=task, prev_version=version, context=ME
-    )
+    event = status_event(task)
+    version = await tasks.save(task, event=event, prev=task, prev_version=version, context=ME)
     assert version == TaskVersion(2)
-    version = await tasks.save(
-        task, event=chunk_of(task, "one", append=False), prev_version=version, context=ME
-    )
+    first = chunk_of(task, "one", append=False)
+    version = await tasks.save(task, event=first, prev_version=version, context=ME)
     version = await tasks.save(task, event=chunk_of(task, "two"), prev_version=version, context=ME)
     stored = await tasks.get(task.id, ME)
     assert (stored.task, stored.version) == (task, TaskVersion(4))
@@ -135,11 +133,10 @@ async def test_a_save_of_another_version_is_refused(stores: Stores) -> None:
     working = moved(task, WORKING)
     await tasks.save(working, event=status_event(working), prev_version=first, context=ME)
     completed = moved(task, COMPLETED)
+    event = status_event(completed)
     for stale in (NEW, *map(TaskVersion, (1, 3, -1, -2))):
         with pytest.raises(ConcurrentTaskModificationError) as refused:
-            await tasks.save(
-                completed, event=status_event(completed), prev_version=stale, context=ME
-            )
+            await tasks.save(completed, event=event, prev_version=stale, context=ME)
         assert refused.value.task_id == task.id
     assert (await tasks.get(task.id, ME)).task == working
     assert len(await followed(stores.stream, task.id, 2)) == 2
@@ -222,9 +219,8 @@ async def test_a_task_is_deleted(stores: Stores) -> None:
     """It is neither read nor listed any more; its id can be used again, from version 1 on."""
     task, tasks, me = new_task(), stores.tasks, caller()
     version = await tasks.save(task, event=task, prev_version=NEW, context=me)
-    await tasks.save(
-        task, event=chunk_of(task, "x", append=False), prev_version=version, context=me
-    )
+    event = chunk_of(task, "x", append=False)
+    await tasks.save(task, event=event, prev_version=version, context=me)
     await tasks.delete(task.id, me)
     await tasks.delete(task.id, me)
     assert await tasks.get(task.id, me) is None
@@ -378,9 +374,8 @@ async def test_events_follow_a_version(stores: Stores) -> None:
     version = await tasks.save(task, event=task, prev_version=version, context=ME)
     events.append(task)
     for after, numbers in ((0, [1, 2, 3, 4, 6]), (2, [3, 4, 6]), (5, [6])):
-        found = await followed(
-            stores.stream, task.id, len(numbers), after=TaskVersion(after) if after else NEW
-        )
+        behind = TaskVersion(after) if after else NEW
+        found = await followed(stores.stream, task.id, len(numbers), after=behind)
         assert [one.version for one in found] == [*map(TaskVersion, numbers)]
         assert [one.event for one in found] == events[-len(numbers) :]
 

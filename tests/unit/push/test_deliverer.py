@@ -119,9 +119,8 @@ async def test_a_client_of_0_1_is_told_in_its_form(receiver: Receiver, world: Wo
     await world.say(head, WORKING, INPUT_REQUIRED)
     await world.pump()
     bodies = [json.loads(request.body) for request in receiver.requests]
-    assert {(body["id"], body["type"]) for body in bodies} == {
-        (head.task_id, "TaskStatusUpdateEvent")
-    }
+    told_of = {(body["id"], body["type"]) for body in bodies}
+    assert told_of == {(head.task_id, "TaskStatusUpdateEvent")}
     told = [(body["status"]["state"], body["final"]) for body in bodies]
     assert told == [("working", False), ("input-required", True)]
     headers = receiver.requests[0].headers
@@ -265,10 +264,8 @@ async def test_two_callers_with_one_key_are_told_of_two_tasks(receiver: Receiver
         await Storage(own).update_task(head.task_id, COMPLETED)
         opened.add(head.task_id)
     await world.pump()
-    told = [
-        jwt.decode(r.headers["x-a2a-signature"], options={"verify_signature": False})["sub"]
-        for r in receiver.requests
-    ]
+    tokens = [request.headers["x-a2a-signature"] for request in receiver.requests]
+    told = [jwt.decode(token, options={"verify_signature": False})["sub"] for token in tokens]
     assert len(told) == len(opened) == 2
     assert set(told) == opened
 

@@ -100,10 +100,8 @@ async def test_slow_requests_are_as_many_as_places() -> None:
     theirs = asyncio.create_task(during(made, slow, "bob"))
     await slow.until(6, 3)
     slow.answer.set()
-    assert await asyncio.gather(*mine, theirs) == [
-        *(_NO_PLACE if task in ended else DELIVERED for task in mine),
-        DELIVERED,
-    ]
+    expected = [_NO_PLACE if task in ended else DELIVERED for task in mine]
+    assert await asyncio.gather(*mine, theirs) == [*expected, DELIVERED]
     slow.answer.clear()
     again = [asyncio.create_task(during(made, slow)) for _ in range(2)]
     await slow.until(8, 6)

@@ -46,13 +46,9 @@ class Bench(world.World):
     def __init__(self, database: Stored | None = None) -> None:
         clock = ManualClock()
         self.database = database or Dictionaries(clock)
-        super().__init__(
-            clock=clock,
-            storage=self.database.storage(scope=ANONYMOUS, clock=clock),
-            auth="none",
-            push_queue="pushes.fifo",
-            push_events="ends",
-        )
+        storage = self.database.storage(scope=ANONYMOUS, clock=clock)
+        chosen = {"auth": "none", "push_queue": "pushes.fifo", "push_events": "ends"}
+        super().__init__(clock=clock, storage=storage, **chosen)
 
     async def begin(self, **urls: str) -> Head:
         """A task with these configurations."""
@@ -82,9 +78,8 @@ class Bench(world.World):
 
     @asynccontextmanager
     async def http(self) -> AsyncIterator[Agent]:
-        backends = Backends(
-            storage=self.storage, operations=MemoryQueue(Operation, clock=self.clock)
-        )
+        operations = MemoryQueue(Operation, clock=self.clock)
+        backends = Backends(storage=self.storage, operations=operations)
         app = create_app(self.settings, backends, storyteller(pushes=True), entrypoint="api")
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
@@ -138,9 +133,8 @@ async def test_what_a_newer_release_wrote_is_left_to_its_push_function(
     assert receiver.states == ["COMPLETED"]
     assert (await bench.found("hook")).version == head.version
     lines = world.logged(caplog.records)[:3]
-    assert {(line["action"], line["task_id"], line["config_id"]) for line in lines} == {
-        ("needs_newer", "t", "hook")
-    }
+    told = {(line["action"], line["task_id"], line["config_id"]) for line in lines}
+    assert told == {("needs_newer", "t", "hook")}
 
 
 async def test_a_newer_task_takes_none(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,10 +147,8 @@ async def test_a_newer_task_takes_none(bench: Bench, monkeypatch: pytest.MonkeyP
     asked = {"taskId": "t", "id": "hook"}
     async with bench.http() as agent:
         for config_id in ("hook", "other"):
-            refused = await agent.call(
-                "CreateTaskPushNotificationConfig",
-                {"taskId": "t", "id": config_id, "url": "https://receiver.example.com/"},
-            )
+            given = {"taskId": "t", "id": config_id, "url": "https://receiver.example.com/"}
+            refused = await agent.call("CreateTaskPushNotificationConfig", given)
             assert refused.reason == "UNSUPPORTED_OPERATION", refused.response.text
             assert refused.message == SENTENCE
         assert asked_for == []

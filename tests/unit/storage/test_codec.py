@@ -99,13 +99,9 @@ def test_parts_sort_by_version_and_part() -> None:
 def written(version: int, size: int = 1) -> list[Item]:
     """The items of a commit of about `size` bytes."""
     entries = (MessageAppended(agent_message("x" * size)),)
-    step = Step(
-        head=replace(SMALL, version=version),
-        entries=entries,
-        token="token" if version % 2 else None,
-        commit_id=f"commit-{version}",
-        at=1_700_000_000_000 + version,
-    )
+    head, token = replace(SMALL, version=version), "token" if version % 2 else None
+    at, commit_id = 1_700_000_000_000 + version, f"commit-{version}"
+    step = Step(head=head, entries=entries, token=token, commit_id=commit_id, at=at)
     return codec.event_items(step, encode_entries(entries))
 
 
@@ -120,9 +116,8 @@ def test_commits_are_complete_and_in_order() -> None:
     """Half a commit, what follows a gap, and another task's are left out, until the rest comes."""
     one, two, three = written(1), written(2, 700_000), written(3)
     head = replace(SMALL, incarnation="incarnation0")
-    other: Any = codec.event_items(
-        Step(head=head, entries=(), token=None, commit_id="c", at=0), b""
-    )
+    step = Step(head=head, entries=(), token=None, commit_id="c", at=0)
+    other: Any = codec.event_items(step, b"")
     for pages, expected in (
         ([one + two + three], [1, 2, 3]),
         ([one + two[:2] + three], [1]),

@@ -155,9 +155,8 @@ async def write_everything(database: Dictionaries, written: Written, clock: Manu
     own = TaskPushNotificationConfig(id="own", task_id=head.task_id, url=hook.url)
     await storage.webhooks.put(own, "0.3")
     for push in await storage.webhooks.all(head.task_id):
-        failing = replace(push, failures=1, failing_since=1).answered(
-            "status 503", 1, next_at=60_001
-        )
+        failing = replace(push, failures=1, failing_since=1)
+        failing = failing.answered("status 503", 1, next_at=60_001)
         assert await storage.webhooks.move(push, replace(failing, refusals=1))
         written.look()
         told = failing.settled((2, 0), "status 200", 3, is_told=True)
@@ -263,17 +262,11 @@ def test_heads_attributes_are_those_of_the_codec() -> None:
         name: (names[types], when == "always") for name, (types, when) in attributes("HEAD").items()
     }
     # A field that is None has no attribute, but for copies of what is in the log.
-    stored: dict[object, object] = {
-        int: int,
-        str: str,
-        int | None: int,
-        str | None: str,
-        bytes | None: bytes | None,
-    }
+    stored: dict[object, object] = {kind: kind for kind in (int, str, bytes | None)}
+    stored |= {int | None: int, str | None: str}
     keys = {name: cells for name, cells in listed.items() if name in codec._DERIVED}
-    assert {name for name, (_, is_always) in keys.items() if is_always} == {
-        *("scope_key", "status_key", "created_key", "id_key")
-    }
+    always = {name for name, (_, is_always) in keys.items() if is_always}
+    assert always == {"scope_key", "status_key", "created_key", "id_key"}
     assert {name: cells for name, cells in listed.items() if name not in keys} == {
         name: (stored[form.stored], form.default is MISSING)
         for name, form in codec._FORMS[Head].items()
@@ -317,9 +310,8 @@ ONE_OF_EACH: Final[tuple[entries.Entry, ...]] = (
 
 def test_entries_are_those_of_the_codec() -> None:
     """Each kind of entry has its byte, and none is left out."""
-    assert {type(entry) for entry in ONE_OF_EACH} == set(get_args(entries.Entry)) - {
-        entries.Unknown
-    }
+    known = {type(entry) for entry in ONE_OF_EACH}
+    assert known | {entries.Unknown} == set(get_args(entries.Entry))
     coded = {entries.encode_entries([one])[:1].decode(): type(one).__name__ for one in ONE_OF_EACH}
     listed = {kind: cells[0].strip("`") for kind, cells in rows("Entries", "kind").items()}
     assert listed == coded

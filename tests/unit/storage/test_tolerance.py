@@ -97,9 +97,8 @@ class World:
         """Make the tasks."""
         for place in PLACES:
             hook = TaskPushNotificationConfig(id="hook", url="https://example.com/hook")
-            opened = await self.storage.open_task(
-                "c", request("what shall we do"), task_id=place, push=hook
-            )
+            said = request("what shall we do")
+            opened = await self.storage.open_task("c", said, task_id=place, push=hook)
             self.heads[place] = await self._to(place, opened.head)
         await self.storage.contexts.put("c", context_write({"k": 1}))
 
@@ -140,9 +139,8 @@ class World:
 
     async def bury(self, head: Head, *, max_attempts: int = 3, copy_number: int = 0) -> str:
         """What becomes of the dead letter of a turn's run."""
-        letters = DeadLetters(
-            self.storage, self.queue, retry=RetryPolicy(max_attempts=max_attempts)
-        )
+        retry = RetryPolicy(max_attempts=max_attempts)
+        letters = DeadLetters(self.storage, self.queue, retry=retry)
         operation = Operation.to_run(params_of(head, copy_number=copy_number))
         return await letters.handle(operation.model_dump_json())
 
