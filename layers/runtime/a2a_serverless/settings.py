@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Mapping
@@ -368,7 +367,9 @@ def _check_chosen(values: Mapping[str, str], place: str) -> None:
     fields = {variable(name): name for name in Settings.model_fields}
     for name in values:
         if name not in fields and name not in Observed.model_fields:
-            near = difflib.get_close_matches(name, [*fields, *Observed.model_fields], 1)
+            from difflib import get_close_matches  # noqa: PLC0415 - of this error alone
+
+            near = get_close_matches(name, [*fields, *Observed.model_fields], 1)
             hint = f"{near[0]} is one" if near else "`a2a-serverless docs settings-list` has all"
             raise ConfigurationError(f"{place} has {name}, which is no setting; {hint}.")
         if name in fields and Settings.model_fields[fields[name]].annotation is SecretStr:

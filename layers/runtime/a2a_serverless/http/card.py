@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Collection, Sequence
 from copy import deepcopy
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +150,8 @@ def _line(text: str, reason: str) -> str:
 
 def _meant(reason: str, fields: str) -> str:
     """Return the field that was probably meant by an unknown one; empty if none is similar."""
+    from difflib import get_close_matches  # noqa: PLC0415 - of an error alone
+
     unknown = re.search(_NAMED_FIELDS[0], reason)
     known = re.findall(r"'(\w+)'", fields)
     close = get_close_matches(unknown[1], known, 1) if unknown else []

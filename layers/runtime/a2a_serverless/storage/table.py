@@ -304,7 +304,8 @@ def check_keys(keys: Collection[Key], *, once: bool = False) -> None:
         raise RefusedError(f"A request that is not repeated has at most {MAX_WRITES} keys.")
     for key in keys:
         for part, longest in zip(key, MAX_KEY_BYTES, strict=True):
-            if not part or len(part.encode()) > longest:
+            # No character has more than four bytes.
+            if not part or (4 * len(part) > longest and len(part.encode()) > longest):
                 raise RefusedError("A key is empty or too long.")
 
 
