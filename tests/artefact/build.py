@@ -109,7 +109,6 @@ def _link(name: str, folder: Path) -> None:
 
 
 def size(folder: Path) -> int:
-    """Bytes of all files."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 

@@ -32,6 +32,5 @@ def artefact(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFacto
 def deployment(
     artefact: Artefact, dynamodb_local: Emulator, fauxqs: Emulator
 ) -> Iterator[Deployment]:
-    """The functions on a table and queues of their own."""
     with deployed(artefact, dynamodb_local, fauxqs) as made:
         yield made

@@ -131,5 +131,4 @@ class Environment:
             assert time.monotonic() < deadline, f"{self.name} says nothing: {said}"
 
     def said(self) -> str:
-        """Return the process's log so far."""
         return self._output.read_text(encoding="utf-8")

@@ -51,7 +51,6 @@ def test_handlers_load_as_fast_as_the_stock_server(deployment: Deployment, tmp_p
 
 
 def is_fast(times: Times) -> bool:
-    """Whether both limits are kept."""
     return (
         ratio(times, "WorkerFunction", "stock") < 1 and ratio(times, "ApiFunction", "stock") <= 1.5
     )

@@ -148,7 +148,6 @@ async def commands(deployment: Deployment, subject: Subject) -> None:
 
 
 async def _console(deployment: Deployment, path: str) -> str:
-    """Return a page of the console."""
     process = await asyncio.create_subprocess_exec(
         ROOT / ".venv" / "bin" / "a2a-serverless",
         *("console", "--stack", deployment.name, "--region", "us-east-1"),

@@ -86,7 +86,6 @@ class Deployment(Deployed):
         return given["AccessKeyId"], given["SecretAccessKey"], given["SessionToken"]
 
     async def stack(self) -> Stack:
-        """Read the stack as it is."""
         return await read_stack(self.account, self.name)
 
     async def delete(self, shared: Collection[str] = ()) -> dict[str, str]:

@@ -50,7 +50,6 @@ SHORT: Final = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the arguments ask for; return the exit code."""
     options = _parser().parse_args(arguments)
     if options.list:
         for check in CHECKS:

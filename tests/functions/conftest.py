@@ -33,5 +33,4 @@ def function(provisioned: Names, request: pytest.FixtureRequest) -> Iterator[Mod
 
 @pytest.fixture
 def backends(function: ModuleType) -> Backends:
-    """The backends that the function works on."""
     return aws_backends(load_settings())

@@ -364,7 +364,6 @@ Ask = Callable[[dict[str, Any]], tuple[int, Mapping[str, str], str]]
 
 @contextmanager
 def running(backends: Backends) -> Iterator[dict[str, Ask]]:
-    """Both functions, each in an environment of its own."""
     streamed = observed(create_app(SETTINGS, backends, CARD, entrypoint="stream"))
     adapter = WebAdapter(streamed, timeout_s=30)
     with asyncio.Runner() as runner:

@@ -40,7 +40,6 @@ def provisioned(provisioned: Names, monkeypatch: pytest.MonkeyPatch) -> Names:
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    """A webhook that answers 200."""
     with Receiver() as listening:
         yield listening
 
@@ -78,7 +77,6 @@ def next_job(provisioned: Names) -> dict[str, Any]:
 
 
 def messages(queue: str) -> list[str]:
-    """The bodies that a queue holds."""
     answer = aws.client("sqs").receive_message(QueueUrl=queue, MaxNumberOfMessages=10)
     return [message["Body"] for message in answer.get("Messages", [])]
 

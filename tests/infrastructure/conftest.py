@@ -13,7 +13,6 @@ Json = dict[str, Any]
 
 @pytest.fixture(scope="session")
 def project() -> Path:
-    """The project's root."""
     return TEMPLATE.parent
 
 

@@ -93,7 +93,6 @@ def watched(transformed: Json) -> Watched:
 
 @pytest.fixture
 def bench(watched: Watched) -> Bench:
-    """A worker whose agent completes each task."""
     return Bench(Agent(complete), clock=watched.clock)
 
 
@@ -587,7 +586,6 @@ def dashboard(transformed: Json) -> Json:
 
 
 def alarms(transformed: Json) -> dict[str, Json]:
-    """The properties of each alarm."""
     found = {n: it for n, it in transformed.items() if it["Type"] == "AWS::CloudWatch::Alarm"}
     return {name: it["Properties"] for name, it in found.items()}
 

@@ -64,7 +64,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project to edit."""
     monkeypatch.setenv("UV_OFFLINE", "1")
     monkeypatch.setenv("UV_CACHE_DIR", str(made / "uv"))
     monkeypatch.delenv("UV_FIND_LINKS", raising=False)
@@ -86,7 +85,6 @@ def locked(folder: Path, *lines: str) -> Dependencies:
 
 
 def refusal(call: Callable[[], object]) -> str:
-    """The sentence with which a call is refused."""
     with pytest.raises(ConfigurationError) as refused:
         call()
     return str(refused.value)
@@ -100,7 +98,6 @@ def make_wheel(
     size: int = 0,
     requires_python: str = ">=3",
 ) -> None:
-    """Make a wheel with one module."""
     folder.mkdir(parents=True, exist_ok=True)
     info = f"{name}-{version}.dist-info"
     metadata = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}"]

@@ -29,13 +29,11 @@ Json = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def fargate(project: Path) -> Json:
-    """fargate.yaml as written."""
     return read(project / "fargate.yaml")
 
 
 @pytest.fixture(scope="module")
 def container(fargate: Json) -> Json:
-    """The one container of a worker."""
     (found,) = fargate["Resources"]["Worker"]["Properties"]["ContainerDefinitions"]
     made: Json = found
     return made

@@ -19,7 +19,6 @@ ENDPOINTS = ("ApiFunction", "StreamFunction")
 
 
 def variables(transformed: Json, function: str) -> Json:
-    """The environment that a function gets."""
     found: Json = transformed[function]["Properties"]["Environment"]["Variables"]
     return found
 

@@ -138,7 +138,6 @@ def test_each_adapter_is_an_extra(project: Path) -> None:
 
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the source archive, and the wheel that was built out of it."""
     folder = tmp_path_factory.mktemp("dist")
     built(folder)
     return folder
@@ -188,7 +187,6 @@ def metadata_of(wheel: Path) -> tuple[email.message.Message, set[str]]:
 
 
 def addresses(text: str) -> list[str]:
-    """The links of a page, as a browser has them."""
     return re.findall(r'href="([^"]*)"', MarkdownIt("commonmark").enable("table").render(text))
 
 
@@ -262,7 +260,6 @@ BUILDS = ("Makefile", f"{WRITTEN}/Makefile", *WORKFLOWS)
 
 
 def pins(project: Path, lock: str) -> dict[str, str]:
-    """Package names and versions of a lock."""
     return dict(PIN.findall((project / "requirements" / f"{lock}.txt").read_text(encoding="utf-8")))
 
 

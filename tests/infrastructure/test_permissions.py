@@ -45,12 +45,10 @@ READERS = {
 
 @pytest.fixture
 def permissions(transformed: Json) -> set[Permission]:
-    """Everything that the functions may do."""
     return granted(transformed)
 
 
 def holders(permissions: set[Permission], action: str, resource: str) -> set[str]:
-    """The functions that may do `action` to `resource`."""
     return {who for who, what, where in permissions if (what, where) == (action, resource)}
 
 

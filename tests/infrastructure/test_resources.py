@@ -314,7 +314,6 @@ Clients = tuple[Any, Any]
 
 @pytest.fixture
 def moto_clients() -> Iterator[Clients]:
-    """Clients of DynamoDB and SQS on moto."""
     with mock_aws():
         yield (
             boto3.client("dynamodb", region_name=emulators.REGION),

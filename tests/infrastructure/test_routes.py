@@ -77,7 +77,6 @@ def served(project: Path) -> list[Served]:
 
 @pytest.fixture(scope="module")
 def routes(document: Json, transformed: Json) -> Routes:
-    """The routes of the API as CloudFormation gets them."""
     return routes_of(Template({**document, "Resources": transformed}), body="Body")
 
 
@@ -97,7 +96,6 @@ def asked(path: str) -> Iterator[tuple[str, str]]:
 
 
 def answering(served: Sequence[Served], method: str, path: str) -> Served:
-    """The route with which the application answers a request."""
     return next(each for each in served if each.method == method and each.pattern.match(path))
 
 
@@ -222,7 +220,6 @@ def test_the_table_as_written_is_the_table_deployed(
 
 
 def calls(function: str, *, streams: bool = False) -> Json:
-    """A method that calls a function."""
     version, action = ("2021-11-15", "response-streaming-invocations")
     if not streams:
         version, action = ("2015-03-31", "invocations")

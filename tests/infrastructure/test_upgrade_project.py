@@ -57,7 +57,6 @@ def versions(tmp_path_factory: pytest.TempPathFactory, project: Path) -> dict[st
 
 
 def made(folder: Path, repository: Path | None, version: str = "0.2.0") -> Path:
-    """A project as a version writes it."""
     project = Project(agent="worker", name="mine", version=version)
     rendered = project.render(repository)
     _write(folder, rendered)
@@ -73,7 +72,6 @@ def first(versions: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture
 def folder(first: Path, tmp_path: Path) -> Path:
-    """A project of the first version."""
     return shutil.copytree(first, tmp_path / "mine")
 
 
@@ -96,7 +94,6 @@ def edited(path: Path, before: str, after: str) -> bytes:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file of a folder."""
     found = (path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
 

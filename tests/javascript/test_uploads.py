@@ -40,7 +40,6 @@ console.log(JSON.stringify(await upload(url, JSON.parse(credentials), file)));
 
 
 def code(language: str) -> str:
-    """The page's code in a language."""
     found = re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert len(found) == 1
     return str(found[0])

@@ -37,7 +37,6 @@ class LiveAgent(Worker):
     """One method for each word that `do` may be."""
 
     async def handle(self, ctx: TaskContext) -> None:
-        """Do what the message's first part says."""
         order = json.loads(ctx.parts[0].text)
         word = order.pop("do", "")
         if word not in WORDS:

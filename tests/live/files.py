@@ -52,8 +52,6 @@ Reading: TypeAlias = Mapping[str, Iterable[Part]]
 
 
 def files(binding: str, version: str) -> Check:
-    """The check of one binding in one version."""
-
     async def run(subject: Subject) -> None:
         clients = clients_of(subject, await subject.card(), binding, version)
         called = _Called(subject, *clients, *await _parts(subject), version == "1.0")

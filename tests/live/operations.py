@@ -35,10 +35,7 @@ def named(prefix: str, binding: str, version: str) -> str:
 
 
 def operations(binding: str, version: str) -> Check:
-    """The check of one binding in one version."""
-
     async def run(subject: Subject) -> None:
-        """Call one after the other."""
         card = await subject.card()
         whole, streaming = clients_of(subject, card, binding, version)
         (answer,) = await _events(whole, "say")

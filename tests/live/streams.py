@@ -35,7 +35,6 @@ class Arrival:
 
 
 async def python(subject: Subject) -> Figures:
-    """Read a stream with httpx."""
     return judged(subject, [each async for each in arrivals(subject, "/message:stream")])
 
 

@@ -143,7 +143,6 @@ class Subject:
         return Agent(self.http, REST)
 
     def on_aws(self) -> tuple[Account, Stack]:
-        """Return the account and the stack."""
         return self.ground.account, self.ground.stack
 
     def behind_gateway(self) -> tuple[Account, Stack]:
@@ -168,7 +167,6 @@ class Subject:
         return self.on_aws()
 
     def name(self, purpose: str) -> str:
-        """Return the name of something that is made."""
         return f"a2a-live-{self.run}-{purpose}"
 
     async def card(self) -> AgentCard:
@@ -227,7 +225,6 @@ class Subject:
         return str((await self.sent(ordered(do, **order)))["id"])
 
     async def task(self, task_id: str) -> dict[str, Any]:
-        """Read a task."""
         return (await self.agent.call("GetTask", {"id": task_id})).task
 
     async def reached(self, task_id: str, *states: str, within_s: float = 60) -> dict[str, Any]:
@@ -286,20 +283,16 @@ def answer_to(task: dict[str, Any], do: str, **order: Any) -> dict[str, Any]:
 
 
 def state(task: dict[str, Any]) -> str:
-    """A task's state without its prefix."""
     return str(task["status"]["state"]).removeprefix("TASK_STATE_")
 
 
 def artifact_text(task: dict[str, Any]) -> str:
-    """The text of all artifacts."""
     return "".join(p.get("text", "") for a in task.get("artifacts", ()) for p in a["parts"])
 
 
 def status_text(task: dict[str, Any]) -> str:
-    """The text of the status message."""
     return "".join(p.get("text", "") for p in task["status"].get("message", {}).get("parts", ()))
 
 
 def steps_of(text: str) -> list[int]:
-    """The numbers of the steps that the agent has told."""
     return [int(line.split()[0]) for line in text.splitlines()]

@@ -110,7 +110,6 @@ async def attempt(desk: programs.Desk, name: str, now_ms: int) -> None:
 
 
 async def deletion(desk: programs.Desk, name: str, now_ms: int) -> None:
-    """Delete the task."""
     await delete_task(storage_of(desk, name, now_ms), TASK)
 
 
@@ -334,7 +333,6 @@ class World(programs.Stage[State]):
                 yield "all days pass", over, True
 
     def comes(self, state: State, kind: str) -> bool:
-        """Whether something comes that may come at any time."""
         del state, kind
         return True
 

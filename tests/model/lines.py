@@ -93,7 +93,6 @@ class Office:
 
 @cache
 def operation_of(task: str, copy: int) -> Operation:
-    """The operation of a task's turn."""
     scope = Scope.of("", task[0]).digest
     params = OperationParams(scope=scope, task_id=task, incarnation="one", turn=1, copy_number=copy)
     return Operation.to_run(params)
@@ -200,13 +199,11 @@ async def close(desk: Desk, delivery: Delivery, is_done: bool, refills: bool) ->
 
 
 async def sweeper(desk: Desk) -> None:
-    """Sweep once."""
     office = Office(desk)
     await Sweeper(office.storage, office.queue, clock=ModelClock(desk, LATER_MS)).sweep()
 
 
 async def cancel(desk: Desk, task: str) -> Next | None:
-    """Request a cancel."""
     with suppress(*ENDED):
         await Office(desk, task).storage.request_cancel(task)
         return Next("force", (task,))
@@ -221,7 +218,6 @@ async def force(desk: Desk, task: str) -> None:
 
 
 async def deletion(desk: Desk, task: str) -> None:
-    """Delete a task."""
     await delete_task(Office(desk, task).storage, task)
 
 
@@ -264,7 +260,6 @@ class State(NamedTuple):
 
     @property
     def heads(self) -> list[Head]:
-        """HEAD of each task."""
         return [one.head for one in self.items if one.head is not None]
 
 

@@ -58,7 +58,6 @@ class History:
     heads: list[Head] = field(default_factory=list)
 
     def keep(self, step: Step, token: str | None) -> None:
-        """Add what the rules have decided."""
         version, entries = step.head.version, step.entries
         self.records.append(Record(version=version, entries=entries, token=token))
         self.heads.append(step.head)

@@ -317,7 +317,6 @@ class Stage(Generic[S]):
         return self._going(with_process(state, process, process), process)
 
     def step(self, state: S, process: Process) -> S:
-        """Answer what a process asks for."""
         request = self.programs.request(process)
         assert isinstance(request, Request)
         key, answer, after = self.answer(state, process, request)
@@ -339,7 +338,6 @@ class Stage(Generic[S]):
         return self.step(state, process) if self.is_at_once(request) else state
 
     def gone(self, state: S, process: Process) -> S:
-        """The state without a process."""
         return with_process(state, process, None)
 
     def is_at_once(self, request: Request) -> bool:
@@ -388,7 +386,6 @@ class Stage(Generic[S]):
         return self._stored[key]
 
     def table(self, items: tuple[Stored, ...]) -> MemoryTable:
-        """A table with these items."""
         if items not in self._tables:
             table = self._tables[items] = MemoryTable(INDEXES)
             for one in items:

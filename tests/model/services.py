@@ -42,7 +42,6 @@ class Services:
         self._policy = attempts.RetryPolicy(max_attempts=scenario.attempts)
 
     def moves(self, state: State) -> Iterator[Move]:
-        """Yield what the services can do next, and what can happen to them."""
         yield from self._outages(state)
         if state.outage == "table":
             yield from self._without_the_table(state)
@@ -494,7 +493,6 @@ _AFTER = {
 
 
 def _has_ended(state: State, inc: int) -> bool:
-    """Whether an incarnation is gone or in a terminal state."""
     seen = state.head
     return seen is None or inc_of(seen.head) != inc or seen.head.is_terminal
 

@@ -182,7 +182,6 @@ class _World(blobs.World):
 
 
 def _live(state: blobs.State) -> Head | None:
-    """HEAD of the task, if there is one."""
     head = None if state.head is None else state.head.head
     return None if head is None or head.has_expired(state.now_ms) else head
 
@@ -201,6 +200,5 @@ def _is_litter(blob: blobs.Kept, state: blobs.State) -> bool:
 
 
 def _end_of(head: Head) -> str:
-    """How the key of HEAD's snapshot ends."""
     mark = f"{head.incarnation}/!{head.snapshot.version}"
     return f"/{mark}/{head.snapshot.digest}.{head.snapshot.length}"

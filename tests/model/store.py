@@ -275,7 +275,6 @@ def has_run_out(state: State, worker: Worker) -> bool:
 
 
 def with_worker(state: State, index: int, worker: Worker) -> State:
-    """The state with one worker replaced."""
     workers = state.workers
     return state._replace(workers=(*workers[:index], worker, *workers[index + 1 :]))
 
@@ -309,7 +308,6 @@ def _delivered(
 
 
 def named(op: Op) -> str:
-    """An operation in a trace."""
     copy = f", copy {op.copy}" if op.copy else ""
     where = ", in quarantine" if op.alone else ""
     return f"{op.kind}(i{op.inc}, turn {op.turn}{copy}{where})"

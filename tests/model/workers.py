@@ -103,7 +103,6 @@ class Attempts:
         self._retry = attempts.RetryPolicy(max_attempts=scenario.attempts)
 
     def moves(self, state: State) -> Iterator[Move]:
-        """Yield what a worker can do next, and what can happen to it."""
         for index, worker in enumerate(state.workers):
             if worker.phase == "idle":
                 continue

@@ -145,7 +145,6 @@ class World:
     # -- writing -------------------------------------------------------------------------------
 
     def seen(self, head: Head) -> Seen:
-        """The one object for this HEAD."""
         found = self._seen.get(head)
         if found is None:
             found = self._seen[head] = Seen(head)
@@ -538,7 +537,6 @@ _ASKS = {"input", "auth"}
 
 
 def state_of(name: str) -> types.TaskState:
-    """The state that an entry with this name moves the task to."""
     return STATES[name.partition(":")[0]]
 
 
@@ -556,7 +554,6 @@ def params_of(op: Op) -> OperationParams:
 
 @cache
 def operation_of(op: Op) -> Operation:
-    """The operation as the rules know it."""
     return Operation.model_construct(operation=op.kind, params=params_of(op))
 
 
@@ -566,12 +563,10 @@ def op_of(kind: Kind, params: OperationParams) -> Op:
 
 
 def mark_of(inc: int) -> str:
-    """The incarnation with a number."""
     return f"i{inc}"
 
 
 def inc_of(head: Head) -> int:
-    """The number of an incarnation."""
     return int(head.incarnation[1:])
 
 

@@ -28,12 +28,10 @@ class Block:
     source: str
 
     def __str__(self) -> str:
-        """Return the place of the block: its page and line."""
         return f"{self.page.relative_to(DOCS.parent)}:{self.line}"
 
 
 def blocks(page: Path) -> list[Block]:
-    """Return all blocks of a page, in their order."""
     return [
         Block(page, (token.map or [0])[0] + 1, token.info.strip(), token.content)
         for token in _MARKDOWN.parse(page.read_text(encoding="utf-8"))

@@ -24,7 +24,6 @@ class ManualClock:
         await asyncio.sleep(0)
 
     def advance(self, seconds: float) -> None:
-        """Let `seconds` pass."""
         self._now_ms += seconds * 1000
         self._monotonic += seconds
 

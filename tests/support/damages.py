@@ -50,7 +50,6 @@ class Damage:
 
     @contextmanager
     def made(self) -> Iterator[None]:
-        """Damage the code for the block."""
         whole = [(each, each.__code__) for each in self.functions()]
         assert whole, self.file
         try:

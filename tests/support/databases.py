@@ -81,7 +81,6 @@ class Database:
     table: str = TABLE
 
     def opened(self, *, clock: Clock | None = None) -> DynamoTable:
-        """The table, as storage asks for it."""
         return dynamo_table(self.table, client=self.client, clock=clock)
 
     def storage(self, **options: Any) -> DurableStorage:
@@ -110,7 +109,6 @@ Stored: TypeAlias = Dictionaries | Database
 
 
 def on_dynamo(storage: DurableStorage) -> DynamoTable:
-    """The table of a storage on DynamoDB."""
     assert isinstance(storage.table, DynamoTable)
     return storage.table
 
@@ -130,7 +128,6 @@ def dynamo_table(
 def dynamo_storage(
     name: str = TABLE, *, client: Any = None, clock: Clock | None = None, **options: Any
 ) -> DurableStorage:
-    """A storage on DynamoDB."""
     table = dynamo_table(name, client=client, clock=clock)
     return DurableStorage(table, clock=clock or SystemClock(), **{"observer": OBSERVER, **options})
 
@@ -185,7 +182,6 @@ def moto_database() -> Iterator[Database]:
 
 
 async def versions(storage: DurableStorage, task_id: str) -> list[int]:
-    """The versions in a task's log."""
     log = await storage.read(task_id)
     assert log is not None
     return [record.version for record in log.records]

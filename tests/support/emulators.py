@@ -72,7 +72,6 @@ class Emulator:
         )
 
     def answers(self) -> bool:
-        """Return whether it answers a request."""
         once = {"total_max_attempts": 1, "mode": "standard"}
         client = self.client(connect_timeout=1, read_timeout=5, retries=once)
         try:
@@ -94,7 +93,6 @@ def missing() -> str | None:
 
 @contextmanager
 def dynamodb_local() -> Iterator[Emulator]:
-    """Run DynamoDB Local for the block."""
     port, command = free_port(), _dynamodb_local_command()
     with _running("dynamodb", [*command, "-port", str(port)], port) as emulator:
         yield emulator
@@ -102,7 +100,6 @@ def dynamodb_local() -> Iterator[Emulator]:
 
 @contextmanager
 def fauxqs() -> Iterator[Emulator]:
-    """Run the SQS emulator fauxqs for the block."""
     port = free_port()
     with _running("sqs", _fauxqs_command(), port, FAUXQS_PORT=str(port)) as emulator:
         yield emulator

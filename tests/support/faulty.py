@@ -92,7 +92,6 @@ class Faults:
         self._lock = threading.Lock()
 
     def attach(self, client: Any, *operations: str) -> None:
-        """Hang the faults on a client's operations."""
         for operation in operations or ("TransactWriteItems",):
             client.meta.events.register(f"before-send.dynamodb.{operation}", self._before_send)
 

@@ -73,7 +73,6 @@ def python_client(environment: str) -> list[str]:
 async def told(
     command: Sequence[str], url: str, binding: str, operation: str, argument: str
 ) -> AsyncGenerator[dict[str, Any]]:
-    """Yield what a client tells of a stream, as it gets it."""
     process = await asyncio.create_subprocess_exec(
         *(*command, url, binding, operation, argument),
         stdout=asyncio.subprocess.PIPE,

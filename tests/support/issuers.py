@@ -44,7 +44,6 @@ def _private_key(algorithm: str, _: int) -> Any:
 
 
 def public_jwk(algorithm: str, kid: str | None, number: int = 0, **fields: Any) -> dict[str, Any]:
-    """The public half as a JSON Web Key."""
     public = private_key(algorithm, number).public_key()
     jwk = jwt.get_algorithm_by_name(algorithm).to_jwk(public, as_dict=True)
     return {**jwk, **({} if kid is None else {"kid": kid}), **fields}
@@ -112,7 +111,6 @@ class Issuer:
 
 @contextmanager
 def running_issuer() -> Iterator[Issuer]:
-    """An issuer that answers for the block."""
     issuer = Issuer()
     with HttpServer(issuer.app(), bind(0), lifespan=False) as server:
         issuer.url = server.url

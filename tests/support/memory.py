@@ -69,17 +69,14 @@ class LaggingTable(MemoryTable):
 
 
 def memory_storage(**options: Any) -> DurableStorage:
-    """A storage on a table of its own."""
     return DurableStorage(MemoryTable(INDEXES), **{"observer": OBSERVER, **options})
 
 
 def memory_keys(clock: Clock | None = None) -> KeyStore:
-    """Published keys on a table of their own."""
     return KeyStore(MemoryTable(INDEXES), clock=clock)
 
 
 def memory_slots(clock: Clock | None = None) -> Slots:
-    """Slots of slow requests, on a table of their own."""
     return Slots(MemoryTable(INDEXES), kind=PLACES, clock=clock)
 
 

@@ -10,7 +10,6 @@ from a2a_serverless_tools.contract import ArtifactWrite
 
 
 def message(text: str = "hello", *, message_id: str | None = None) -> types.Message:
-    """A user message of one text part."""
     return types.Message(
         message_id=message_id or uuid.uuid4().hex,
         role=types.Role.ROLE_USER,
@@ -19,19 +18,16 @@ def message(text: str = "hello", *, message_id: str | None = None) -> types.Mess
 
 
 def agent_message(text: str) -> types.Message:
-    """An agent message of one text part."""
     return types.Message(
         message_id=uuid.uuid4().hex, role=types.Role.ROLE_AGENT, parts=[types.Part(text=text)]
     )
 
 
 def request(text: str = "hello", *, message_id: str | None = None) -> types.SendMessageRequest:
-    """A send of one text message."""
     return types.SendMessageRequest(message=message(text, message_id=message_id))
 
 
 def artifact(artifact_id: str, *texts: str) -> types.Artifact:
-    """An artifact of text parts."""
     return types.Artifact(artifact_id=artifact_id, parts=[types.Part(text=text) for text in texts])
 
 
@@ -41,13 +37,11 @@ def chunk(artifact_id: str, *texts: str) -> ArtifactWrite:
 
 
 def texts(task: types.Task, artifact_id: str) -> list[str]:
-    """The text parts of one artifact of a task."""
     found = [a for a in task.artifacts if a.artifact_id == artifact_id]
     return [part.text for a in found for part in a.parts]
 
 
 def said(task: types.Task) -> list[str]:
-    """The texts of a task's history."""
     return [part.text for m in task.history for part in m.parts]
 
 

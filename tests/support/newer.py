@@ -59,7 +59,6 @@ NEEDS = st.integers(FORMAT + 1, FORMAT + 1000)
 
 
 def head_key(head: Head) -> _Typed:
-    """The key of a task's HEAD."""
     return key(task_partition(head.scope, head.task_id), "HEAD")
 
 
@@ -75,13 +74,11 @@ def set_attributes(database: Stored, item_key: _Typed, values: _Typed) -> None:
 
 
 def remove_attributes(database: Stored, item_key: _Typed, *names: str) -> None:
-    """Remove attributes of an item."""
     item = stored(database, item_key)
     database.put({name: value for name, value in item.items() if name not in names})
 
 
 def stored(database: Stored, item_key: _Typed) -> _Typed:
-    """An item as it is stored."""
     item = database.get(item_key)
     assert item is not None
     return item

@@ -55,7 +55,6 @@ class Collector:
         return {each.key: each.value.string_value for each in of_process.resource.attributes}
 
     def named(self, name: str) -> list[Span]:
-        """The spans whose name begins so."""
         return [span for _, span in self.spans if span.name.startswith(name)]
 
     def series(self) -> dict[Series, Any]:
@@ -68,7 +67,6 @@ class Collector:
         return found
 
     def metric(self, name: str) -> Any:
-        """The newest state of a metric."""
         return [metric for metric in self._metrics() if metric.name == name][-1]
 
     def _metrics(self) -> Iterator[Any]:
@@ -92,7 +90,6 @@ def text_of(attributes: Any, name: str) -> str:
 
 @contextmanager
 def collector(**made: Any) -> Iterator[Collector]:
-    """A collector that listens for the block."""
     taking = Collector(**made)
 
     class Handler(BaseHTTPRequestHandler):

@@ -54,7 +54,6 @@ def path(name: str) -> Path:
 
 
 def text(name: str) -> str:
-    """Return the text of a page."""
     return path(name).read_text(encoding="utf-8")
 
 

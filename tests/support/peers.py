@@ -39,7 +39,6 @@ class Clerk(AgentExecutor):
 
     @property
     def tasks(self) -> Counter[str]:
-        """How many messages each task has got."""
         return Counter(task for task, _ in self.said)
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
@@ -89,7 +88,6 @@ class Clerk(AgentExecutor):
 
 @asynccontextmanager
 async def served(app: Any) -> AsyncIterator[str]:
-    """The URL of a real server."""
     listening = bind(0)
     config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False)
     server = uvicorn.Server(config)
@@ -140,7 +138,6 @@ class Peer(httpx.AsyncBaseTransport):
         self._loop.close()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run something in the server's loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
 
     def remote(self, **options: Any) -> Remote:
@@ -207,5 +204,4 @@ async def _pieces(answer: httpx.Response) -> AsyncIterator[bytes]:
 
 
 def texts(message: Message) -> str:
-    """The text of a message."""
     return "\n".join(get_text_parts(message.parts))

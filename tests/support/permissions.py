@@ -76,7 +76,6 @@ def transformed(document: Json, parameters: Mapping[str, str]) -> Json:
 
 
 def functions(resources: Json) -> list[str]:
-    """The names of the functions."""
     return sorted(name for name, it in resources.items() if it["Type"] == "AWS::Lambda::Function")
 
 
@@ -152,7 +151,6 @@ def implied(resources: Json) -> set[Permission]:
 
 
 def in_a_vpc(resources: Json) -> list[str]:
-    """The names of the functions that run in a VPC, if the stack is given one."""
     return [name for name in functions(resources) if "VpcConfig" in resources[name]["Properties"]]
 
 
@@ -171,7 +169,6 @@ def _polled(resources: Json) -> Iterator[Permission]:
 
 
 def role_of(resources: Json, function: str) -> str:
-    """The name of a function's role."""
     name: str = resources[function]["Properties"]["Role"]["Fn::GetAtt"][0]
     return name
 

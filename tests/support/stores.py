@@ -77,7 +77,6 @@ def chunk_of(task: Task, text: str, *, append: bool = True) -> TaskArtifactUpdat
 
 
 def on_table(table: Table, **options: Any) -> Stores:
-    """Our stores on a table."""
     shared = {name: value for name, value in options.items() if name != "ttl_s"}
     of_configs = {name: value for name, value in options.items() if name != "bucket"}
     return Stores(
@@ -89,7 +88,6 @@ def on_table(table: Table, **options: Any) -> Stores:
 
 @contextmanager
 def moto_bucket(name: str) -> Iterator[Any]:
-    """A bucket on moto."""
     with mock_aws():
         client = boto3.client("s3", region_name=REGION)
         client.create_bucket(Bucket=name)

@@ -169,7 +169,6 @@ class Refusal:
 
 
 def routes_of(template: Template, *, body: str = "DefinitionBody") -> Routes:
-    """Return the routes of `RestApi`."""
     return Routes(_api(template)[body]["paths"])
 
 
@@ -197,7 +196,6 @@ def _api(template: Template) -> Json:
 
 
 def webhooks_set() -> str:
-    """Return the pattern of webhooks that were set."""
     commits = read()["Resources"]["PushFunction"]["Properties"]["Events"]["Commits"]["Properties"]
     return str(commits["FilterCriteria"]["Filters"][1]["Pattern"])
 

@@ -56,7 +56,6 @@ class TerminalWatch:
 
     @contextmanager
     def running(self, arguments: Sequence[str]) -> Iterator[None]:
-        """Watch a command."""
         is_send = next(iter(arguments), "") == "send"
         self._thread = threading.get_ident() if is_send else 0
         self._known = set()

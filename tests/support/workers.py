@@ -73,7 +73,6 @@ class Agent(AgentExecutor):
 def status(
     context: RequestContext, state: types.TaskState, text: str = ""
 ) -> types.TaskStatusUpdateEvent:
-    """A status update of the context's task."""
     message = types.Message(
         message_id="s", role=types.Role.ROLE_AGENT, parts=[types.Part(text=text)]
     )
@@ -97,7 +96,6 @@ def chunk(
 
 
 async def complete(context: RequestContext, queue: EventQueue) -> None:
-    """An agent that completes at once."""
     await queue.enqueue_event(status(context, S.TASK_STATE_COMPLETED, "done"))
 
 
@@ -138,7 +136,6 @@ class Bench(_Engine):
         )
 
     async def deliver(self) -> Handle[Operation]:
-        """Wait for the next delivery of the queue."""
         return await anext(self.operations.deliveries())
 
     async def work(self, *, deadline: float | None = None) -> bool:
@@ -146,7 +143,6 @@ class Bench(_Engine):
         return await self.adapter.process(await self.deliver(), deadline=deadline)
 
     async def records(self, task: Head) -> Sequence[Record]:
-        """Return the commits of a task."""
         log = await self.storage_of(task).read(task.task_id)
         assert log is not None
         return log.records
@@ -213,16 +209,13 @@ def lease_of(
 
 
 def status_text(task: types.Task) -> str:
-    """The text of a task's status message."""
     return "".join(part.text for part in task.status.message.parts)
 
 
 def artifact_texts(task: types.Task) -> dict[str, list[str]]:
-    """The text parts of each artifact."""
     return {a.artifact_id: [part.text for part in a.parts] for a in task.artifacts}
 
 
 def user_request(*parts: types.Part, **fields: Any) -> types.SendMessageRequest:
-    """A send with these parts."""
     message = types.Message(message_id="u", role=types.Role.ROLE_USER, parts=parts, **fields)
     return types.SendMessageRequest(message=message)

@@ -58,7 +58,6 @@ def simulated_aws() -> Iterator[Names]:
 
 
 def stored_blobs() -> list[str]:
-    """The keys of the bucket's objects."""
     found = aws.client("s3").list_objects_v2(Bucket=BUCKET)
     return [each["Key"] for each in found.get("Contents", ())]
 

@@ -55,7 +55,6 @@ class SqsSource:
         return self._record(messages[0]) if messages else None
 
     async def delete(self, record: Mapping[str, Any]) -> None:
-        """Remove a received record."""
         await self._requests.delete(record["receiptHandle"])
 
     def _record(self, message: Mapping[str, Any]) -> dict[str, Any]:
