@@ -1,7 +1,5 @@
 """The artefact as `sam build` makes it, for this machine's own platform."""
 
-from __future__ import annotations
-
 import compileall
 import os
 import platform

@@ -1,7 +1,5 @@
 """The built artefact, and a table and queues for it."""
 
-from __future__ import annotations
-
 import fcntl
 from collections.abc import Iterator
 

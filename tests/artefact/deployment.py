@@ -1,7 +1,5 @@
 """The built functions on the emulators, with the variables that their template gives them."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Iterator, Mapping

@@ -4,8 +4,6 @@ What counts is the processor's time of the import statement, which depends less 
 what else the machine does, and its ratio to another import of the same round.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Built functions that cannot work end at their start, with one sentence."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How large the packages are, and how long their handlers take to load."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

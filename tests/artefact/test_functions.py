@@ -1,7 +1,5 @@
 """The built functions, each in a process of its own that AWS's runtime client drives."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

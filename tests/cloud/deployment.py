@@ -1,7 +1,5 @@
 """A stack on the emulator: built, deployed, updated and deleted by SAM, as its owner does it."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Collection, Iterator

@@ -3,8 +3,6 @@
 The page `cloud` has the table of what is left out, each with its reason.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

@@ -1,7 +1,5 @@
 """Tasks of every kind, while processes of the stack's functions are killed at random."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

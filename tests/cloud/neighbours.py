@@ -1,7 +1,5 @@
 """Checks of a second stack in the same account: a project of `init`, and one that is upgraded."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

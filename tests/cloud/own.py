@@ -1,7 +1,5 @@
 """What the checks of a deployment on the emulator are made of."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

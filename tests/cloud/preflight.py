@@ -1,7 +1,5 @@
 """`preflight`, whose change sets are SAM's and CloudFormation's own, and `sam deploy --guided`."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -6,8 +6,6 @@ Exit codes: 0 nothing failed, 1 a check failed or something remains, 2 it could 
 was refused, 130 it was interrupted. Whatever the end, all that was started has ended by then.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

@@ -1,7 +1,5 @@
 """Checks that change a deployed stack: its parameters, its keys, what runs its agent."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

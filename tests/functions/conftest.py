@@ -1,7 +1,5 @@
 """The functions of template.yaml, over a simulated AWS."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from types import ModuleType
 

@@ -1,7 +1,5 @@
 """ApiFunction and StreamFunction, as Lambda starts them; events/ has what drives the handlers."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The example of docs/operate/first-incident.md happens, and its outputs are those of the page."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

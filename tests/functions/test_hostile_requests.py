@@ -7,8 +7,6 @@ into a log line or the words of an error, nothing into a header of the answer, o
 DynamoDB.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import io

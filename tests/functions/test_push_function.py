@@ -1,7 +1,5 @@
 """PushFunction, driven by the files in events/, over moto and a webhook on this machine."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """SweeperFunction, driven by the files in events/, over moto."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Coroutine
 from types import ModuleType

@@ -1,7 +1,5 @@
 """WorkerFunction, driven by the files in events/, over moto; and the agent that comes with it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """The one address: the API's stage, a domain of one's own, and what API Gateway answers itself."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -4,8 +4,6 @@ Each alarm rings for its cause, and those that one caller could make do not ring
 What the runtime counts is emitted by its own code; the metrics of AWS are given as AWS has them.
 """
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import json

@@ -1,7 +1,5 @@
 """The agent's packages beside those of the layer, out of wheels that the tests make."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

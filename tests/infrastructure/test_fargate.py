@@ -3,8 +3,6 @@
 The long form (`make image`) installs all packages for arm64.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """The stack in two regions, three sets of parameters and two partitions."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Projects that `init` makes: their files, and what is refused before any is written."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Versions of the functions, the alias that everything calls, and how an update reaches it."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

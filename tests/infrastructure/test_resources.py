@@ -1,7 +1,5 @@
 """Functions' sources, queues, table and stage: in the template, and as `provision` makes them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """Every route of the application, through the resources that CloudFormation gets."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from itertools import product

@@ -1,7 +1,5 @@
 """`upgrade`: three-way merges of a project's files over versions of the framework."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`@a2a-js/sdk`, the official JavaScript client, unchanged: at the API behind its gateway."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The code of the page `uploads`, as it stands there: clients in Python and JavaScript."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

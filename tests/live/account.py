@@ -1,7 +1,5 @@
 """An AWS account by the credentials of the environment, and a stack in it. Nothing here writes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Mapping

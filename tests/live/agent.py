@@ -3,8 +3,6 @@
 It is deployed in a stack of its own: the page `live` says how. It imports nothing of the tests.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

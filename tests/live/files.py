@@ -1,7 +1,5 @@
 """Files of every size in messages and artifacts: byte for byte, in one form in each reading."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """The forms of a stack: it is updated to each, checked there, and updated back."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Where a subject is deployed, and small stacks of the checks' own beside it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final

@@ -1,7 +1,5 @@
 """The operations of every binding and version, by the official client."""
 
-from __future__ import annotations
-
 import uuid
 from contextlib import suppress
 from typing import Final

@@ -1,7 +1,5 @@
 """Versions behind the functions' aliases, put there and taken away while turns and streams run."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Runs the checks one after the other, and undoes after each what it has made."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Streams, and what API Gateway does by itself to headers and paths."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import AsyncIterator, Sequence

@@ -1,7 +1,5 @@
 """A turn's end, large messages, and what a link for a file takes."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """A webhook that is told of a task's end, signed, at a receiver that the check makes."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

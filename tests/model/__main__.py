@@ -4,8 +4,6 @@ Without arguments: the short scenarios, then all guards, each with its counterex
 the long scenarios and random logs (minutes), `--guard NAME` is about one guard.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

@@ -6,8 +6,6 @@ there is no barrier goes by that until `KEPT` has passed, and the index shows a 
 to `LAG` after its write; both are steps of the deletion's wait.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The guards, each switched off alone by a damage of the code: what the explorer has to find."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack

@@ -6,8 +6,6 @@ short: with the requests of `worker/adapter.py` in their order, and an agent tha
 due for a sweep at any time. Indexes may lag: each entry is shown when it may be, a step of its own.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable, Iterator
 from contextlib import suppress

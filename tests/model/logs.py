@@ -1,7 +1,5 @@
 """Random logs, made with the rules themselves, and what they have to fold to."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace

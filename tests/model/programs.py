@@ -6,8 +6,6 @@ between two requests is what it does in production, and anything else may happen
 what a process does at once (`gather`) is done one after the other.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence

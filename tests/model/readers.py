@@ -3,8 +3,6 @@
 DynamoDB shows the items of a transaction one by one to a query that runs beside it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from a2a_serverless.storage.codec import Commits

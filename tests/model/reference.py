@@ -1,7 +1,5 @@
 """A task as the sentences of `tasks/entries.py` have it: slow, plain, and from the beginning."""
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 

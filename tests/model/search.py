@@ -1,7 +1,5 @@
 """Breadth-first search through every interleaving, and the shortest way to a broken promise."""
 
-from __future__ import annotations
-
 import gc
 import re
 import time

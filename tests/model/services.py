@@ -1,7 +1,5 @@
 """Everybody but the workers: client, API processes, queue, sweeper, dead letters."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError

@@ -5,8 +5,6 @@ or finds one, writes and ends, each in a commit of its own, and then takes a sna
 held up before each request while later turns open, end and are followed by theirs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The model's storage and queue: what they make atomic, and what the checks see of each step."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple

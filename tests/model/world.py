@@ -1,7 +1,5 @@
 """The rules applied to the model's states: each distinct question is asked once and remembered."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The worlds: that of one task, with its actors; and lines, deletions, blobs and snapshots."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial

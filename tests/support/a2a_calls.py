@@ -1,7 +1,5 @@
 """One way to call an agent over either binding, and to read what it answers."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,7 +1,5 @@
 """Requests whose answers are read as they come: httpx's ASGI transport waits for their end."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping

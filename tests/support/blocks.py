@@ -1,7 +1,5 @@
 """The blocks of code of a page, and the commands of those that are typed into a shell."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

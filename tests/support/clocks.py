@@ -1,7 +1,5 @@
 """Time that passes only when a test says so, or when somebody sleeps."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 

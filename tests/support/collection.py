@@ -3,8 +3,6 @@
 What breaks one is an error of its module, which pytest reports beside all others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeAlias
 

@@ -1,7 +1,5 @@
 """The commands of the documentation, as a person would type them."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import textwrap

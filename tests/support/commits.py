@@ -1,7 +1,5 @@
 """Short ways to commits, to the tasks that they are made on, and to what they leave."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

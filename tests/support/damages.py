@@ -1,7 +1,5 @@
 """Damages of the code that is loaded in this process."""
 
-from __future__ import annotations
-
 import gc
 import importlib
 from collections.abc import Iterator, Sequence

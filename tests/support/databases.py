@@ -1,7 +1,5 @@
 """The backends that the storage suites run over, each as fresh as it can be had."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import threading

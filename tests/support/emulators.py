@@ -4,8 +4,6 @@ Both come from npm (`make emulators`), into `tests/emulators` or the folder that
 names. Each run starts empty on a free port and keeps everything in memory.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

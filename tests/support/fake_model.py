@@ -1,7 +1,5 @@
 """A model on the loopback: OpenAI's chat completions, and Gemini's contents."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 DynamoDB Local never throttles, never conflicts, answers everything and has indexes without lag.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import threading

@@ -1,7 +1,5 @@
 """The readers that wait for something new in a task, in memory."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Official clients that run in a process of their own: of JavaScript, and of older versions."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

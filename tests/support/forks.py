@@ -10,8 +10,6 @@ order that mixes files that wait with files that compute.
 A process that dies fails the test that it was running, and another one goes on with its piece.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import zlib
 from collections.abc import Iterator, Sequence

@@ -4,8 +4,6 @@
 one of the two behind an API without its routes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

@@ -1,7 +1,5 @@
 """The handlers of functions/, as Lambda loads and invokes them."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from dataclasses import dataclass

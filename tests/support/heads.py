@@ -1,7 +1,5 @@
 """HEADs for tests of what is made of them."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The build stage of the Dockerfile without Docker: its instructions, below another root."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """An OpenID Connect issuer on this machine, whose keys and tokens a test chooses."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator, Mapping

@@ -6,8 +6,6 @@
 names such a mark gets all that has it.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 

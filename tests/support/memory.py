@@ -1,7 +1,5 @@
 """Storage in dictionaries, and what a table in them tells of commits."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import contextmanager

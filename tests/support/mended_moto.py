@@ -5,8 +5,6 @@ is refused. A table that a session of tests shares has thousands of items. And w
 set to another one that is a list, both are one list.
 """
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 from unittest import mock

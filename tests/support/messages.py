@@ -1,7 +1,5 @@
 """Short ways to the protocol's objects."""
 
-from __future__ import annotations
-
 import uuid
 
 from a2a import types

@@ -1,7 +1,5 @@
 """What a newer release may have stored, or damage left: put into a table behind the code's back."""
 
-from __future__ import annotations
-
 import string
 
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """What an operator would see: log lines, metrics and spans, caught in this process."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

@@ -1,7 +1,5 @@
 """A collector on the loopback, which takes spans and metrics by OTLP over HTTP."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

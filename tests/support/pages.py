@@ -1,7 +1,5 @@
 """The pages of docs/ by their names and sections, in whichever folder they stand."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

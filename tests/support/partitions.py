@@ -4,8 +4,6 @@ moto and DynamoDB Local take any number. What DynamoDB may take beyond it after 
 is not promised, and not given here.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 from base64 import b64decode

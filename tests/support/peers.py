@@ -1,7 +1,5 @@
 """Agents that others call: a clerk behind a server of its own thread, which outlives callers."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections import Counter

@@ -5,8 +5,6 @@ whole suite; another one has not seen all calls. Where a test failed, the call m
 because of that failure.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What each function may do by the transformed template, and what needs no call of its own."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterator, Mapping

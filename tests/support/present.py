@@ -1,7 +1,5 @@
 """What a test goes on with."""
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 T = TypeVar("T")

@@ -1,7 +1,5 @@
 """Queues on dictionaries, at which a test looks without an event loop."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Coroutine
 from typing import Any, TypeVar
 

@@ -1,7 +1,5 @@
 """What never changes, read once for a process and those that are forked from it."""
 
-from __future__ import annotations
-
 import functools
 import ssl
 from typing import Any

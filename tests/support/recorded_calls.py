@@ -5,8 +5,6 @@ needs is what AWS says it is authorised as; what the event sources and the runti
 themselves never passes boto3 and is listed in `tests/support/permissions.py`.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import os

@@ -1,7 +1,5 @@
 """What tests need beside Python, and what its absence means."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -5,8 +5,6 @@ more often than `MOST_READS` fails there, so that it ends, and its test fails wi
 becomes of the delivery.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator
 
 import pytest

@@ -1,7 +1,5 @@
 """An executor of the official SDK that does what it is told; `dev` and the SDK's server run it."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """An AWS account of scripted answers, behind boto3's real clients, which check each call's form."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ everybody else's from WARNING on. Of other processes nothing is known here. What
 searched with `spoken` where a test starts them: the commands in tests/e2e/test_observability.py.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -1,7 +1,5 @@
 """A bucket's front door that holds links to their signatures, which emulators do not."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import hashlib

@@ -1,7 +1,5 @@
 """The stores for the SDK's own server, and the SDK's SQL stores beside them."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import uuid

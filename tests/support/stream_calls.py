@@ -1,7 +1,5 @@
 """Streams over either binding, and what their events hold."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any

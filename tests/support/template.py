@@ -5,8 +5,6 @@ with the rules of the filter that wakes PushFunction, which is that of
 https://docs.aws.amazon.com/lambda/latest/dg/invocation-eventfiltering.html.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import re

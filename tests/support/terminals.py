@@ -12,8 +12,6 @@ The commands are those that run in the tests' process. Of other processes nothin
 `commands_in` searches what they have said, where a test starts them on a terminal.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 import threading

@@ -1,7 +1,5 @@
 """A worker over memory backends, driven delivery by delivery, and a clock that stands still."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager

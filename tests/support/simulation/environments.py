@@ -5,8 +5,6 @@ Threads with event loops of their own behave the same where it matters: they sha
 loop, and a background task that an invocation leaves behind stands still until the next one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import queue
 import threading

@@ -1,7 +1,5 @@
 """DynamoDB, SQS and S3 simulated by moto in this process: no account, no network, no Docker."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import threading

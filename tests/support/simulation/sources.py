@@ -1,7 +1,5 @@
 """Lambda's event source mapping of a queue: its records become invocations, one by one."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
