@@ -17,7 +17,7 @@ import httpx
 from a2a_serverless import aws
 from a2a_serverless_tools.console.rendering import BASE
 from tests.cloud import documented, kills, neighbours, updates
-from tests.cloud.deployment import ROOT, Deployment
+from tests.cloud.deployment import PROGRAM, ROOT, Deployment
 from tests.cloud.own import COMMAND_S, command, own
 from tests.cloud.preflight import guided, preflight
 from tests.live import files, forms, operations, releases, streams, turns, webhooks
@@ -149,10 +149,10 @@ async def commands(deployment: Deployment, subject: Subject) -> None:
 
 async def _console(deployment: Deployment, path: str) -> str:
     process = await asyncio.create_subprocess_exec(
-        ROOT / ".venv" / "bin" / "a2a-serverless",
+        PROGRAM,
         *("console", "--stack", deployment.name, "--region", "us-east-1"),
         cwd=ROOT,
-        env={**os.environ, **deployment.emulator.environment()},
+        env=deployment.environment(),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )

@@ -1,5 +1,6 @@
 """A stack on the emulator: built, deployed, updated and deleted by SAM, as its owner does it."""
 
+import os
 import re
 import shutil
 from collections.abc import Collection, Iterator
@@ -15,12 +16,27 @@ from tests.live.account import Account, Stack, read_stack
 ROOT: Final = Path(__file__).parents[2]
 SAM: Final = ROOT / ".venv" / "tools" / "sam" / "bin" / "sam"
 PYTHON: Final = ROOT / "build" / "cloud" / "venv" / "bin" / "python"
+PROGRAM: Final = ROOT / ".venv" / "bin" / "a2a-serverless"
 LIVE_AGENT: Final = ROOT / "tests" / "live"
 DELETE_S: Final = 300.0
 KEPT: Final = frozenset({"TaskTable", "BlobBucket", "UndecodableQueue", "ApiKeys", "SigningSecret"})
 """What outlives a deleted stack, by logical ids."""
 MADE_AGAIN: Final = "FunctionLogs"
 """What the emulator may make again for the last lines of a function, which no role may on AWS."""
+
+SETTINGS: Final = """\
+version = 0.1
+
+[default.global.parameters]
+stack_name = "{name}"
+region = "{region}"
+
+[default.deploy.parameters]
+template_file = "{template}"
+resolve_s3 = true
+capabilities = "CAPABILITY_IAM"
+confirm_changeset = {confirms}
+"""
 
 
 async def build(folder: Path, *, live_agent: bool, project: Path = ROOT) -> None:
@@ -64,6 +80,22 @@ class Deployment(Deployed):
         """
         await super().deploy(**parameters)
         self.made.update((await self.stack()).resources)
+
+    def environment(self, *folders: Path, **variables: str) -> dict[str, str]:
+        """Return the variables of a command that asks the emulator, with folders of programs."""
+        path = os.pathsep.join([*map(str, folders), os.environ["PATH"]])
+        given = {**self.emulator.environment(), "SAM_CLI_TELEMETRY": "0", "PATH": path}
+        return {**os.environ, **given, **variables}
+
+    def project(self, name: str, template: Path, *, confirms: bool) -> Path:
+        """Make a folder beside what was built that `sam deploy` takes for a project."""
+        folder = self.build / name
+        folder.mkdir(exist_ok=True)
+        (folder / "template.yaml").write_bytes((ROOT / "template.yaml").read_bytes())
+        asks = str(confirms).lower()
+        settings = SETTINGS.format(name=self.name, region=REGION, template=template, confirms=asks)
+        (folder / "samconfig.toml").write_text(settings, encoding="utf-8")
+        return folder
 
     def take(self, build: Path) -> None:
         """Deploy another build from now on."""

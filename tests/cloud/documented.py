@@ -4,7 +4,6 @@ The page `cloud` has the table of what is left out, each with its reason.
 """
 
 import asyncio
-import os
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -15,9 +14,8 @@ from a2a_serverless.tasks.identity import Scope
 from a2a_serverless_tools.cloud.door import opened
 from a2a_serverless_tools.cloud.emulator import REGION, free_port
 from a2a_serverless_tools.cloud.stack import PhaseError, run
-from tests.cloud.deployment import ROOT, SAM, Deployment
+from tests.cloud.deployment import PROGRAM, ROOT, SAM, Deployment
 from tests.cloud.own import command, own, wrong_remains
-from tests.cloud.preflight import SETTINGS
 from tests.live.subject import VERSION, Subject, artifact_text, require, state
 from tests.support import commands, pages
 
@@ -51,24 +49,9 @@ async def shell(deployment: Deployment, script: str, **variables: str) -> str:
     Raises:
         PhaseError: one of them failed.
     """
-    folder = deployment.build / "pages"
-    folder.mkdir(exist_ok=True)
-    (folder / "template.yaml").write_bytes((ROOT / "template.yaml").read_bytes())
-    (folder / "samconfig.toml").write_text(
-        SETTINGS.format(
-            name=deployment.name, region=REGION, template=deployment.template, confirms="false"
-        ),
-        encoding="utf-8",
-    )
-    programs = [ROOT / ".venv/tools/aws/bin", ROOT / ".venv/bin", SAM.parent, os.environ["PATH"]]
-    environment = {
-        **os.environ,
-        **deployment.emulator.environment(),
-        **variables,
-        "PATH": os.pathsep.join(map(str, programs)),
-        "AWS_PAGER": "",
-        "SAM_CLI_TELEMETRY": "0",
-    }
+    folder = deployment.project("pages", deployment.template, confirms=False)
+    programs = (ROOT / ".venv/tools/aws/bin", PROGRAM.parent, SAM.parent)
+    environment = deployment.environment(*programs, AWS_PAGER="", **variables)
     function = re.search(r"(?sm)^ {4}output\(\) \{.*?\}\n", pages.text("deploy"))
     assert function is not None
     whole = f"STACK={deployment.name}\n{function[0]}{script}"

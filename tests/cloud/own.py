@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ import httpx
 from a2a_serverless_tools.cloud.door import opened
 from a2a_serverless_tools.cloud.emulator import free_port
 from a2a_serverless_tools.cloud.stack import run
-from tests.cloud.deployment import KEPT, MADE_AGAIN, ROOT, Deployment
+from tests.cloud.deployment import KEPT, MADE_AGAIN, PROGRAM, ROOT, Deployment
 from tests.live.account import first_key
 from tests.live.ground import Ground, alone
 from tests.live.releases import versions_of
@@ -93,8 +92,7 @@ def own(name: str, proves: str, run: Callable[[Deployment, Subject], Awaitable[F
 async def command(deployment: Deployment, *arguments: str) -> str:
     """Run a command of operators on the stack; return what it said."""
     at = ["--stack", deployment.name, "--region", "us-east-1"]
-    whole = [str(ROOT / ".venv" / "bin" / "a2a-serverless"), *arguments, *at]
-    environment = {**os.environ, **deployment.emulator.environment()}
+    whole, environment = [str(PROGRAM), *arguments, *at], deployment.environment()
     return await run(whole, environment, within_s=COMMAND_S, folder=ROOT)
 
 

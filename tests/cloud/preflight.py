@@ -20,7 +20,7 @@ from botocore.exceptions import ClientError
 from a2a_serverless_tools.cloud import template
 from a2a_serverless_tools.cloud.emulator import REGION
 from a2a_serverless_tools.cloud.stack import DEPLOY_S, PhaseError, run
-from tests.cloud.deployment import ROOT, SAM, Deployment
+from tests.cloud.deployment import PROGRAM, SAM, Deployment
 from tests.cloud.own import wrong_remains
 from tests.live.subject import Subject, require
 
@@ -31,19 +31,6 @@ REFUSED: Final = {
     "Rollout=canary": "Rollout canary or linear needs AlarmTopicArn",
 }
 """Parameters, and what is said of them."""
-SETTINGS: Final = """\
-version = 0.1
-
-[default.global.parameters]
-stack_name = "{name}"
-region = "{region}"
-
-[default.deploy.parameters]
-template_file = "{template}"
-resolve_s3 = true
-capabilities = "CAPABILITY_IAM"
-confirm_changeset = {confirms}
-"""
 
 
 async def preflight(deployment: Deployment, subject: Subject) -> None:
@@ -75,22 +62,14 @@ async def _preflight(
     deployment: Deployment, *arguments: str, document: Mapping[str, Any] | None = None
 ) -> str:
     """Return what the command says, in a project whose build is the emulator's template."""
-    folder = deployment.build / "project"
-    folder.mkdir(exist_ok=True)
-    (folder / "template.yaml").write_bytes((ROOT / "template.yaml").read_bytes())
     template = deployment.template
     if document is not None:  # beside the other, by which the functions' code is found
         template = template.with_name("edited.json")
         template.write_text(json.dumps(document), encoding="utf-8")
-    (folder / "samconfig.toml").write_text(
-        SETTINGS.format(name=deployment.name, region=REGION, template=template, confirms="true"),
-        encoding="utf-8",
-    )
-    command = [str(ROOT / ".venv" / "bin" / "a2a-serverless"), "preflight", *arguments]
-    environment = {**os.environ, **deployment.emulator.environment(), "SAM_CLI_TELEMETRY": "0"}
-    environment["PATH"] = f"{Path(SAM).parent}{os.pathsep}{environment['PATH']}"
+    folder = deployment.project("project", template, confirms=True)
+    command, environment = [PROGRAM, "preflight", *arguments], deployment.environment(SAM.parent)
     try:
-        return await run(command, environment, within_s=COMMAND_S, folder=folder)
+        return await run([*map(str, command)], environment, within_s=COMMAND_S, folder=folder)
     except PhaseError as error:
         return str(error)
 
@@ -119,10 +98,8 @@ async def guided(deployment: Deployment, subject: Subject) -> None:
     built = deployment.build / "guided.json"
     template.write(deployment.build / "template.yaml", built, {})
     command = [str(SAM), "deploy", "--guided", "--template-file", str(built)]
-    environment = {**os.environ, **deployment.emulator.environment(), "SAM_CLI_TELEMETRY": "0"}
-    asked = await asyncio.to_thread(
-        _entered, [*command, "--stack-name", name, "--resolve-s3"], folder, environment
-    )
+    command += ["--stack-name", name, "--resolve-s3"]
+    asked = await asyncio.to_thread(_entered, command, folder, deployment.environment())
     other = Deployment(
         emulator=deployment.emulator, door=deployment.door, build=deployment.build, name=name
     )

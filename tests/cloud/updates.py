@@ -19,6 +19,7 @@ from tests.live.releases import swapped
 from tests.live.subject import VERSION, Check, Figures, Subject, require
 from tests.live.webhooks import Told, told, verified
 
+OK, UNAUTHORIZED = httpx.codes.OK, httpx.codes.UNAUTHORIZED
 TAKEN_S: Final = 310.0
 """Every process reads the keys again within five minutes."""
 
@@ -40,35 +41,25 @@ async def rotated(deployment: Deployment, subject: Subject) -> Figures:
         await give(old)
         _restart(deployment)
         # The checks that follow ask once: the gateway may still lead to a process that was ended.
-        await subject.until("the first key again", again, within_s=60, every_s=1)
+        await subject.until("the first key again", lambda: has(old, OK), within_s=60, every_s=1)
 
-    async def again() -> bool:
-        return await status(old) == httpx.codes.OK
-
-    async def status(key: str) -> int:
-        try:
+    async def has(key: str, status: int) -> bool:
+        with contextlib.suppress(httpx.HTTPError):  # of a process that was just ended
             answer = await subject.anonymous.get(path, headers={**VERSION, "X-API-Key": key})
-        except httpx.HTTPError:  # of a process that was just ended
-            return 0
-        return answer.status_code
+            return answer.status_code == status
+        return False
 
-    async def taken() -> bool:
-        return await status(new) == httpx.codes.OK
-
-    async def over() -> bool:
-        return await status(old) == httpx.codes.UNAUTHORIZED
-
-    require(await status(new) == httpx.codes.UNAUTHORIZED, "an unknown key was taken")
+    require(await has(new, UNAUTHORIZED), "an unknown key was taken")
     subject.made.note("keys", secret, undo)
     began = time.monotonic()
     await give(new, old)
-    await subject.until("the new key", taken, within_s=TAKEN_S, every_s=5)
+    await subject.until("the new key", lambda: has(new, OK), within_s=TAKEN_S, every_s=5)
     took_s = round(time.monotonic() - began)
-    require(await status(old) == httpx.codes.OK, "the old key was refused beside the new one")
+    require(await has(old, OK), "the old key was refused beside the new one")
     await give(new)
     _restart(deployment)  # a new process reads what is there
-    await subject.until("the new key in new processes", taken, within_s=20, every_s=1)
-    await subject.until("the end of the old key", over, within_s=20, every_s=1)
+    await subject.until("new processes", lambda: has(new, OK), within_s=20, every_s=1)
+    await subject.until("the old key's end", lambda: has(old, UNAUTHORIZED), within_s=20, every_s=1)
     return {"taken after s": took_s}
 
 
