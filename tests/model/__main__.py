@@ -73,7 +73,7 @@ def _logs() -> None:
 def _row(guard: Guard, report: Report) -> bool:
     """One line of the table; False, and a line that says so, where the finding is another one."""
     finding = report.finding
-    steps = "-" if finding is None else finding.steps
+    steps = "-" if finding is None else len(finding.trace)
     found = "nothing" if finding is None else finding.promise
     _say(f"{guard.name:<20}{steps:>6}{report.states:>8}{report.seconds:>9.1f}  {found}")
     if guard.is_found_by(finding):

@@ -196,10 +196,9 @@ _SAME: tuple[tuple[str, Any], ...] = (
     ),
     ("a2a_serverless.storage.changes.marked", programs.marked),
     ("a2a_serverless.storage.durable.marked", programs.marked),
+    ("a2a_serverless.storage.blobs.completed", lambda work: work),
 )
-"""What is random otherwise."""
-_SAME += (("a2a_serverless.storage.blobs.completed", lambda work: work),)
-"""And what would outlive a process that is halted: here no thread goes on."""
+"""What is random otherwise, and what would outlive a process that is halted: no thread goes on."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -101,7 +101,7 @@ def _handle(desk: Desk, delivery: Delivery) -> ModelHandle:
     return ModelHandle(desk, operation, delivery.receives)
 
 
-async def intake(desk: Desk, task: str, is_serial: bool) -> None:  # noqa: FBT001
+async def intake(desk: Desk, task: str, is_serial: bool) -> None:
     """Accept a message, and send its operation."""
     office = Office(desk, task, is_serial=is_serial)
     request = SendMessageRequest(message=Message(message_id=task, parts=[Part(text="x")]))
@@ -109,7 +109,7 @@ async def intake(desk: Desk, task: str, is_serial: bool) -> None:  # noqa: FBT00
     await office.queue.send(Operation.to_run(OperationParams.of(opened.head, 1)))
 
 
-async def worker(desk: Desk, delivery: Delivery, is_late: bool) -> Next:  # noqa: FBT001
+async def worker(desk: Desk, delivery: Delivery, is_late: bool) -> Next:
     """Do what a delivery asks for; a turn starts in the next program, if its HEAD may be left."""
     office, handle = Office(desk, delivery.task), _handle(desk, delivery)
     storage = office.storage
@@ -139,13 +139,7 @@ async def _starts(storage: DurableStorage, head: Head) -> StartDecision:
     return started
 
 
-async def share(
-    desk: Desk,
-    delivery: Delivery,
-    head: Head,
-    claims: bool,  # noqa: FBT001
-    is_late: bool,  # noqa: FBT001
-) -> Next:
+async def share(desk: Desk, delivery: Delivery, head: Head, claims: bool, is_late: bool) -> Next:
     """Take a share, or leave the turn; claim it, and do what its start asks for."""
     office, handle = Office(desk, delivery.task), _handle(desk, delivery)
     shares, may_be = office.shares, is_late and may_park(head, handle.message.params)
@@ -171,11 +165,7 @@ async def share(
 
 
 async def agent(
-    desk: Desk,
-    delivery: Delivery,
-    head: Head,
-    is_claimed: bool,  # noqa: FBT001
-    refills: bool,  # noqa: FBT001
+    desk: Desk, delivery: Delivery, head: Head, is_claimed: bool, refills: bool
 ) -> Next:
     """Run the agent, and end the turn."""
     await desk.ask("run", delivery.task)
@@ -188,7 +178,7 @@ async def agent(
     return Next("close", (delivery, is_done, refills))
 
 
-async def close(desk: Desk, delivery: Delivery, is_done: bool, refills: bool) -> None:  # noqa: FBT001
+async def close(desk: Desk, delivery: Delivery, is_done: bool, refills: bool) -> None:
     """Acknowledge or give back, and wake a turn where the chain of wakes may be cut."""
     handle = _handle(desk, delivery)
     await (handle.ack() if is_done else handle.nack())

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from a2a_serverless.storage.codec import Commits
 from a2a_serverless.tasks.entries import Unknown
-from a2a_serverless.tasks.fold import Record, belonging_to
-from tests.model.state import Move, Reader, State, Stored
+from a2a_serverless.tasks.fold import belonging_to
+from tests.model.state import Move, Reader, State
 from tests.model.store import wrong
 from tests.model.world import World, inc_of
 
@@ -79,11 +79,7 @@ class Readers:
         commits.add(visible)
         if any(isinstance(e, Unknown) for record in commits.records for e in record.entries):
             return after, "a reader sees half a commit"
-        if not _is_of(state.log[after:], commits.records):
+        log = [stored.record for stored in state.log[after:][: len(commits.records)]]
+        if log != commits.records:
             return after, "a reader sees half a commit, or one out of order"
         return commits.version, ""
-
-
-def _is_of(log: tuple[Stored, ...], records: list[Record]) -> bool:
-    """Whether what was read is how the log begins."""
-    return [stored.record for stored in log[: len(records)]] == records

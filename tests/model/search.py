@@ -29,10 +29,6 @@ class Finding:
     trace: tuple[str, ...]
     """One line a step: who did what, and what the state shows after it."""
 
-    @property
-    def steps(self) -> int:
-        return len(self.trace)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:

@@ -102,7 +102,7 @@ class Services:
         budget, head = state.budget, state.head
         if head is None:
             if budget.creates:
-                after = present(insert(self._world, state.spent("creates")))
+                after = insert(self._world, state.spent("creates"))
                 process = Process("send", after.incs, Op("run", after.incs, 1))
                 yield Move("API: creates the task", _begun(after, process), is_fair=False)
             return
@@ -286,13 +286,9 @@ class Services:
     # -- the queue -----------------------------------------------------------------------------
 
     def _queue(self, state: State) -> Iterator[Move]:
+        """A message is lost, save in the second in which its attempt runs without a claim."""
         for label, after in delivered(self._world, state, self._scenario.receives):
             yield Move(label, after)
-        yield from self._queue_faults(state)
-
-    @staticmethod
-    def _queue_faults(state: State) -> Iterator[Move]:
-        """A message is lost, save in the second in which its attempt runs without a claim."""
         if state.budget.lose:
             unclaimed = {w.op for w in state.workers if w.phase == "run" and not w.claimed}
             for index, message in enumerate(state.queue):

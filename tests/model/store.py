@@ -32,10 +32,8 @@ def wrong(state: State, promise: str) -> State:
 # -- commits ---------------------------------------------------------------------------------
 
 
-def insert(world: World, state: State) -> State | None:
-    """Create a task; None when its id is taken."""
-    if state.head is not None:
-        return None
+def insert(world: World, state: State) -> State:
+    """Create a task, whose id is not taken."""
     inc = state.incs + 1
     head, stored = world.open_task(inc)
     fresh = state._replace(

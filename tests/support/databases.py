@@ -24,9 +24,10 @@ from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import OBSERVER
 from a2a_serverless_tools.local.provision import table_definition
 from tests.support.clocks import ManualClock
-from tests.support.emulators import CREDENTIALS, REGION, Emulator
+from tests.support.emulators import REGION, Emulator
 from tests.support.memory import PolledTable
 from tests.support.mended_moto import mend_moto
+from tests.support.present import present
 
 mend_moto()
 
@@ -169,17 +170,10 @@ def moto_database() -> Iterator[Database]:
             return answer(handler)
 
     with mock.patch.object(DynamoHandler, "call_action", one_at_a_time), mock_aws():
-        client = boto3.client(
-            "dynamodb",
-            region_name=REGION,
-            aws_access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
-            aws_secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
-        )
+        client = boto3.client("dynamodb", region_name=REGION)
         create_table(client)
         yield Database(client=client)
 
 
 async def versions(storage: DurableStorage, task_id: str) -> list[int]:
-    log = await storage.read(task_id)
-    assert log is not None
-    return [record.version for record in log.records]
+    return [record.version for record in present(await storage.read(task_id)).records]

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -89,18 +89,14 @@ def missing() -> str | None:
     return None
 
 
-@contextmanager
-def dynamodb_local() -> Iterator[Emulator]:
-    port, command = free_port(), _dynamodb_local_command()
-    with _running("dynamodb", [*command, "-port", str(port)], port) as emulator:
-        yield emulator
-
-
-@contextmanager
-def fauxqs() -> Iterator[Emulator]:
+def dynamodb_local() -> AbstractContextManager[Emulator]:
     port = free_port()
-    with _running("sqs", _fauxqs_command(), port, FAUXQS_PORT=str(port)) as emulator:
-        yield emulator
+    return _running("dynamodb", [*_dynamodb_local_command(), "-port", str(port)], port)
+
+
+def fauxqs() -> AbstractContextManager[Emulator]:
+    port = free_port()
+    return _running("sqs", _fauxqs_command(), port, FAUXQS_PORT=str(port))
 
 
 def _dynamodb_local_command() -> list[str]:

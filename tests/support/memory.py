@@ -106,27 +106,24 @@ def on_insert(
     return stop
 
 
-def commits_of(storage: DurableStorage) -> list[Item]:
-    """The first items of the commits of all scopes from now on, as they are made."""
+def _made_in(
+    storage: DurableStorage, is_wanted: Callable[[Item], bool], *, also_rewritten: bool = False
+) -> list[Item]:
     assert isinstance(storage.table, MemoryTable)
     made: list[Item] = []
 
     def take(item: Item) -> None:
-        if item["SK"].startswith(EVENTS) and item["SK"].endswith("#000"):
-            made.append(item)
+        made.extend([item] if is_wanted(item) else ())
 
-    on_insert(storage.table, take)
+    on_insert(storage.table, take, also_rewritten=also_rewritten)
     return made
+
+
+def commits_of(storage: DurableStorage) -> list[Item]:
+    """The first items of the commits of all scopes from now on, as they are made."""
+    return _made_in(storage, lambda it: it["SK"].startswith(EVENTS) and it["SK"].endswith("#000"))
 
 
 def webhooks_set_in(storage: DurableStorage) -> list[Item]:
     """The push configurations of all scopes from now on, each time that one is set."""
-    assert isinstance(storage.table, MemoryTable)
-    made: list[Item] = []
-
-    def take(item: Item) -> None:
-        if tells_of_push(item["SK"], item):
-            made.append(item)
-
-    on_insert(storage.table, take, also_rewritten=True)
-    return made
+    return _made_in(storage, lambda it: tells_of_push(it["SK"], it), also_rewritten=True)

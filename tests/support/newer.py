@@ -9,6 +9,7 @@ from a2a_serverless.storage.layout import event_sort, task_partition
 from a2a_serverless.tasks.entries import Unknown, encode_entries
 from a2a_serverless.tasks.head import FORMAT, Head
 from tests.support.databases import Stored, key
+from tests.support.present import present
 
 KNOWN_KINDS = b"TMSADREPJU"
 
@@ -77,9 +78,7 @@ def remove_attributes(database: Stored, item_key: _Typed, *names: str) -> None:
 
 
 def stored(database: Stored, item_key: _Typed) -> _Typed:
-    item = database.get(item_key)
-    assert item is not None
-    return item
+    return present(database.get(item_key))
 
 
 def append_to_body(database: Stored, item_key: _Typed, more: bytes) -> None:

@@ -22,6 +22,7 @@ from a2a_serverless.tasks.identity import Scope, new_token
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends
 from a2a_serverless_tools.contract import CancelRegistry, Storage
+from tests.support.present import present
 
 WORKING = TaskState.TASK_STATE_WORKING
 COMPLETED = TaskState.TASK_STATE_COMPLETED
@@ -52,9 +53,7 @@ class Turn:
             try:
                 self.head = await self.storage.commit(self.head, commit)
             except ConcurrencyError:
-                head = await self.storage.head(self.head.task_id)
-                assert head is not None
-                self.head = head
+                self.head = present(await self.storage.head(self.head.task_id))
             else:
                 return
 
@@ -159,8 +158,7 @@ async def follow(turn: Turn, worker: ScriptedWorker) -> None:
         case "fail":
             await turn.status(TaskState.TASK_STATE_FAILED, "It did not work.")
         case "reply":
-            message = turn.said("Hello.")
-            assert message is not None
+            message = present(turn.said("Hello."))
             completed = StatusChanged(TaskStatus(state=COMPLETED, message=message))
             await turn.commit(Replied(message), completed)
         case "wait":

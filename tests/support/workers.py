@@ -25,6 +25,7 @@ from a2a_serverless.worker.lease import HeadPoller, Lease
 from a2a_serverless_tools.testing.clock import PacedClock, idle
 from a2a_serverless_tools.testing.process import _Engine, _InlineHeartbeat
 from tests.support.messages import request
+from tests.support.present import present
 
 __all__ = [
     "Agent",
@@ -141,9 +142,7 @@ class Bench(_Engine):
         return await self.adapter.process(await self.deliver(), deadline=deadline)
 
     async def records(self, task: Head) -> Sequence[Record]:
-        log = await self.storage_of(task).read(task.task_id)
-        assert log is not None
-        return log.records
+        return present(await self.storage_of(task).read(task.task_id)).records
 
 
 @contextmanager
