@@ -8,7 +8,7 @@ import pytest
 
 from a2a_serverless.http.errors import RequestRefusedError, http_error, response_of
 from tests.infrastructure.test_functions import variables
-from tests.support.template import Refusal, Template, refusals
+from tests.support.template import Refusal, Template, of_type, refusals
 from tests.support.template import refused as refused_values
 
 Json = dict[str, Any]
@@ -148,10 +148,9 @@ def test_a_domain_leads_to_the_stages_root(transformed: Json) -> None:
         "DNSName": {"Fn::GetAtt": ["Domain", "RegionalDomainName"]},
         "HostedZoneId": {"Fn::GetAtt": ["Domain", "RegionalHostedZoneId"]},
     }
-    found = [it for it in transformed.values() if it["Type"] == "AWS::Route53::RecordSet"]
-    records = {it["Properties"]["Type"]: it["Properties"] for it in found}
-    assert records.keys() == {"A", "AAAA"}
-    for record in records.values():
+    records = of_type(transformed, "AWS::Route53::RecordSet").values()
+    assert {record["Type"] for record in records} == {"A", "AAAA"}
+    for record in records:
         assert (record["Name"], record["AliasTarget"]) == ({"Ref": "DomainName"}, target)
 
 

@@ -32,6 +32,7 @@ from a2a_serverless.worker.sweeper import DeadLetters, Sweeper
 from tests.support import pages
 from tests.support.alarms import NAMESPACE, STACK, CloudWatch, alarms_of, rung
 from tests.support.messages import request
+from tests.support.template import of_type
 from tests.support.workers import Agent, Bench, PacedClock, S, complete, params_of, status
 from tests.unit.push.world import COMPLETED, World, config
 
@@ -584,8 +585,7 @@ def dashboard(transformed: Json) -> Json:
 
 
 def alarms(transformed: Json) -> dict[str, Json]:
-    found = {n: it for n, it in transformed.items() if it["Type"] == "AWS::CloudWatch::Alarm"}
-    return {name: it["Properties"] for name, it in found.items()}
+    return of_type(transformed, "AWS::CloudWatch::Alarm")
 
 
 def test_alarms_are_explained(transformed: Json) -> None:

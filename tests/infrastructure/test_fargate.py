@@ -6,6 +6,7 @@ The long form (`make image`) installs all packages for arm64.
 import os
 import re
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from a2a_serverless_tools.cli import main
 from tests.infrastructure.test_address import refused
 from tests.infrastructure.test_permissions import BOUNDARY
 from tests.support.image import ARM64, build_stage, configuration, instructions, sent, stages
-from tests.support.template import read
+from tests.support.template import of_type, read
 
 Json = dict[str, Any]
 
@@ -33,8 +34,7 @@ def fargate(project: Path) -> Json:
 @pytest.fixture(scope="module")
 def container(fargate: Json) -> Json:
     (found,) = fargate["Resources"]["Worker"]["Properties"]["ContainerDefinitions"]
-    made: Json = found
-    return made
+    return dict(found)
 
 
 def own_statements(fargate: Json) -> list[Json]:
@@ -166,13 +166,12 @@ def test_the_command_is_one_of_the_worker(
 def test_every_pair_of_cpu_and_memory_is_decided(fargate: Json) -> None:
     """What Fargate does not have is refused before anything is made, in words that name the way."""
     has = {"256": (512, 2048), "512": (1024, 4096), "1024": (2048, 8192), "2048": (4096, 16384)}
-    parameters = fargate["Parameters"]
-    for cpu in parameters["Cpu"]["AllowedValues"]:
+    values = [fargate["Parameters"][name]["AllowedValues"] for name in ("Cpu", "Memory")]
+    for cpu, memory in product(*values):
         least, most = has.get(cpu, (8192, 30720))
-        for memory in parameters["Memory"]["AllowedValues"]:
-            said = refused(fargate, Cpu=cpu, Memory=memory)
-            assert bool(said) is not (least <= int(memory) <= most), (cpu, memory)
-            assert all(sentence.startswith(f"Cpu {cpu} needs a Memory of ") for sentence in said)
+        said = refused(fargate, Cpu=cpu, Memory=memory)
+        assert bool(said) is not (least <= int(memory) <= most), (cpu, memory)
+        assert all(sentence.startswith(f"Cpu {cpu} needs a Memory of ") for sentence in said)
     assert refused(fargate) == []
 
 
@@ -205,12 +204,10 @@ def test_the_agents_parameters_are_those_of_the_stack(document: Json, fargate: J
     agents = ("AgentSecretArn", "AgentPolicyArns", "AgentEnvironment", "Settings")
     for name in (*agents, "PermissionsBoundaryArn"):
         own, stacks = fargate["Parameters"][name], document["Parameters"][name]
-        assert {k: v for k, v in own.items() if k != "Description"} == {
-            k: v for k, v in stacks.items() if k != "Description"
-        }
+        assert {**own, "Description": ""} == {**stacks, "Description": ""}
     assert {"VpcSubnetIds", "VpcSecurityGroupIds"} <= fargate["Parameters"].keys()
-    roles = [it for it in fargate["Resources"].values() if it["Type"] == "AWS::IAM::Role"]
-    assert [role["Properties"]["PermissionsBoundary"] for role in roles] == 2 * [BOUNDARY]
+    roles = of_type(fargate["Resources"], "AWS::IAM::Role").values()
+    assert [role["PermissionsBoundary"] for role in roles] == 2 * [BOUNDARY]
 
 
 def test_the_agents_parameters_reach_its_worker(
@@ -274,32 +271,27 @@ def contents(root: Path) -> dict[str, bytes]:
 
 
 def test_the_image_is_what_the_worker_needs(root: Path, project: Path) -> None:
-    """Its user is not root, and SIGTERM reaches the worker, its first process."""
+    """Its user is not root, and SIGTERM reaches the worker, its first process.
+
+    One folder has the framework, the other one the agent, without what only Lambda needs.
+    """
     config, found = configuration(project), contents(root)
     assert config["ENTRYPOINT"][:4] == ["python", "-m", "a2a_serverless_tools.cli", "worker"]
     assert "site/a2a_serverless_tools/cli/__main__.py" in found
     agent = config["ENTRYPOINT"][config["ENTRYPOINT"].index("--agent") + 1]
     assert agent.partition(":")[0].strip("/") in found
     assert config["ENV"]["PYTHONPATH"] == "/app:/site"
-    assert {name: config[name] for name in ("USER", "STOPSIGNAL", "WORKDIR", "VOLUME")} == {
-        "USER": "10001",  # by a number it can be told that this is not root
-        "STOPSIGNAL": "SIGTERM",
-        "WORKDIR": "/app",
-        "VOLUME": "/tmp",  # noqa: S108 - all that can be written where the root is read-only
-    }
-
-
-def test_its_folders_hold_framework_and_agent(root: Path, project: Path) -> None:
-    """One has the framework, the other one the agent, without what only Lambda needs."""
+    # By a number a user can be told not to be root; all else than /tmp is read-only.
+    wanted = {"USER": "10001", "STOPSIGNAL": "SIGTERM", "WORKDIR": "/app", "VOLUME": "/tmp"}  # noqa: S108
+    assert wanted.items() <= config.items()
     copies = [words for name, words in stages(project)[-1] if name == "COPY"]
     assert copies == ["--from=build /site /site", "--from=build /app /app"]
-    found = contents(root)
-    for place, name in (
-        ("src", "a2a_serverless_tools/cli/processes.py"),
-        ("layers/runtime", "a2a_serverless/worker/adapter.py"),
+    for place, name, path in (
+        ("site", "a2a_serverless_tools/cli/processes.py", "src"),
+        ("site", "a2a_serverless/worker/adapter.py", "layers/runtime"),
+        ("app", "agent.py", "functions/worker"),
     ):
-        assert found[f"site/{name}"] == (project / place / name).read_bytes()
-    assert found["app/agent.py"] == (project / "functions/worker/agent.py").read_bytes()
+        assert found[f"{place}/{name}"] == (project / path / name).read_bytes()
     left_out = {"Makefile", "worker.py", "requirements.in", "requirements.txt"}
     assert not {path for path in found if path.removeprefix("app/") in left_out}
     assert not (root / "app/wheels").exists()

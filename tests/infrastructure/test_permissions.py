@@ -16,7 +16,7 @@ from tests.support.permissions import (
     statements,
 )
 from tests.support.recorded_calls import WRITES, Permission
-from tests.support.template import Template
+from tests.support.template import Template, of_type
 
 Json = dict[str, Any]
 
@@ -127,8 +127,8 @@ BOUNDARY = {"Fn::If": ["HasBoundary", {"Ref": "PermissionsBoundaryArn"}, {"Ref":
 
 def test_a_boundary_is_every_roles(document: Json) -> None:
     """No role is without the PermissionsBoundaryArn."""
-    roles = [it for it in document["Resources"].values() if it["Type"] == "AWS::IAM::Role"]
-    assert [role["Properties"]["PermissionsBoundary"] for role in roles] == 5 * [BOUNDARY]
+    roles = of_type(document["Resources"], "AWS::IAM::Role").values()
+    assert [role["PermissionsBoundary"] for role in roles] == 5 * [BOUNDARY]
 
 
 def test_the_agents_parameters_reach_the_worker_alone(document: Json) -> None:

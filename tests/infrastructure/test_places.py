@@ -21,7 +21,8 @@ REGIONS: Final = {
     "aws": ("us-east-1", "eu-central-1"),
     "aws-us-gov": ("us-gov-west-1", "us-gov-east-1"),
 }
-SUFFIXES: Final = {"aws": "amazonaws.com", "aws-us-gov": "amazonaws.com"}
+SUFFIX: Final = "amazonaws.com"
+"""Of both partitions."""
 CONSOLES: Final = {"aws": "console.aws.amazon.com", "aws-us-gov": "console.amazonaws-us-gov.com"}
 
 SETS: Final[Mapping[str, Mapping[str, str]]] = {
@@ -105,7 +106,7 @@ class Deployed:
             "AWS::Partition": partition,
             "AWS::Region": region,
             "AWS::StackName": stack,
-            "AWS::URLSuffix": SUFFIXES[partition],
+            "AWS::URLSuffix": SUFFIX,
         }
         self._known = pseudo | dict(references(whole, partition, region))
         self._resources: Json = whole["Resources"]
@@ -167,12 +168,10 @@ def test_every_resource_is_of_its_place(
     assert {at for _, at in found} <= {region, ""}
     other = {each for regions in REGIONS.values() for each in regions} - {region}
     assert not [each for each in other if each in text]
-    link = deployed.output("DashboardUrl")
-    assert link.startswith(
-        f"https://{region}.{CONSOLES[partition]}/cloudwatch/home?region={region}"
-    )
+    link, at = deployed.output("DashboardUrl"), f"{region}.{CONSOLES[partition]}"
+    assert link.startswith(f"https://{at}/cloudwatch/home?region={region}")
     assert link.endswith("#dashboards/dashboard/Dashboard-physical")
-    own = f"https://RestApi-physical.execute-api.{region}.{SUFFIXES[partition]}/a2a/"
+    own = f"https://RestApi-physical.execute-api.{region}.{SUFFIX}/a2a/"
     expected = {
         "everything": "https://agent.example.com/",
         "small": "https://cdn.example.com/agent/",

@@ -37,6 +37,12 @@ def _parsed(text: str) -> Json:
     return parsed
 
 
+def of_type(resources: Json, kind: str) -> dict[str, Json]:
+    """The properties of the resources of a type, such as `AWS::IAM::Role`, by their names."""
+    found = {name: it for name, it in resources.items() if it["Type"] == kind}
+    return {name: it.get("Properties", {}) for name, it in found.items()}
+
+
 def refused(document: Json, chosen: Mapping[str, str]) -> list[str]:
     """The parameters whose values CloudFormation would not take, by their definitions."""
     return [
