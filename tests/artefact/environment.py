@@ -63,14 +63,13 @@ class RuntimeApi:
             return Response(status_code=500)
         root, parent = secrets.token_hex(12), secrets.token_hex(8)
         arn = f"arn:aws:lambda:us-east-1:123456789012:function:{self._function}"
+        trace = f"Root=1-{int(time.time()):08x}-{root};Parent={parent};Sampled=1"
         deadline_ms = int((time.time() + ANSWER_S) * 1000)
         headers = {
             "Lambda-Runtime-Aws-Request-Id": str(uuid.uuid4()),
             "Lambda-Runtime-Deadline-Ms": str(deadline_ms),
             "Lambda-Runtime-Invoked-Function-Arn": arn,
-            "Lambda-Runtime-Trace-Id": (
-                f"Root=1-{int(time.time()):08x}-{root};Parent={parent};Sampled=1"
-            ),
+            "Lambda-Runtime-Trace-Id": trace,
         }
         return JSONResponse(event, headers=headers)
 

@@ -120,6 +120,5 @@ def test_handlers_load_as_fast_as_the_stock_server(deployment: Deployment, tmp_p
 
 
 def is_fast(times: Times) -> bool:
-    return (
-        ratio(times, "WorkerFunction", "stock") < 1 and ratio(times, "ApiFunction", "stock") <= 1.5
-    )
+    worker, api = (ratio(times, f"{name}Function", "stock") for name in ("Worker", "Api"))
+    return worker < 1 and api <= 1.5

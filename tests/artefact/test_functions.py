@@ -301,9 +301,7 @@ def start_error(function: Function, tmp_path: Path, **variables: str) -> tuple[s
     return refused.value.kind, refused.value.sentence
 
 
-def test_a_card_that_is_no_card_stops_the_cold_start(
-    deployment: Deployment, tmp_path: Path
-) -> None:
+def test_a_card_that_is_none_stops_the_cold_start(deployment: Deployment, tmp_path: Path) -> None:
     """The sentence names the card's file."""
     built = deployment.functions["ApiFunction"]
     folder = tmp_path / "function"

@@ -63,9 +63,8 @@ async def _feed(deployment: Deployment, subject: Subject, *, enabled: bool) -> N
     source = (await deployment.stack()).resources["WorkerFunctionOperations"]
 
     async def feed(*, enabled: bool) -> None:
-        await deployment.account.call(
-            "lambda", "update_event_source_mapping", UUID=source, Enabled=enabled
-        )
+        call = deployment.account.call
+        await call("lambda", "update_event_source_mapping", UUID=source, Enabled=enabled)
 
     if not enabled:
         subject.made.note("disabled event source", source, lambda: feed(enabled=True))
@@ -79,16 +78,14 @@ async def _received_to_death(deployment: Deployment, subject: Subject, task_id: 
 
     async def receive() -> bool:
         nonlocal received
-        answer = await call(
-            "sqs", "receive_message", QueueUrl=queue, VisibilityTimeout=0, WaitTimeSeconds=1
-        )
+        waits = {"VisibilityTimeout": 0, "WaitTimeSeconds": 1}
+        answer = await call("sqs", "receive_message", QueueUrl=queue, **waits)
         messages = answer.get("Messages", ())
         received += sum(task_id in message["Body"] for message in messages)
         return received > 0 and not messages
 
-    attributes = await call(
-        "sqs", "get_queue_attributes", QueueUrl=queue, AttributeNames=["RedrivePolicy"]
-    )
+    named = {"AttributeNames": ["RedrivePolicy"]}
+    attributes = await call("sqs", "get_queue_attributes", QueueUrl=queue, **named)
     await subject.until("the dead letter", receive, within_s=120, every_s=0)
     most = int(json.loads(attributes["Attributes"]["RedrivePolicy"])["maxReceiveCount"])
     # The function may have received it before.

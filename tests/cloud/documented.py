@@ -61,9 +61,8 @@ async def shell(deployment: Deployment, script: str, **variables: str) -> str:
 async def documented(deployment: Deployment, subject: Subject) -> None:
     """Run the commands of each page in one shell, about a task that has failed."""
     call, stack = deployment.account.call, await deployment.stack()
-    sent = await call(
-        "sqs", "send_message", QueueUrl=stack.outputs["UndecodableQueue"], MessageBody="{}"
-    )
+    queue = stack.outputs["UndecodableQueue"]
+    sent = await call("sqs", "send_message", QueueUrl=queue, MessageBody="{}")
     named = {"A2A_TABLE": stack.outputs["Table"], "A2A_QUEUE": stack.outputs["Queue"]}
     named["KEY"] = subject.credential  # read on the page before
     names = {

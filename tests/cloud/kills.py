@@ -213,6 +213,4 @@ def _is_right(kind: str, task: dict[str, Any]) -> bool:
     return kind != "say" or bool(artifact_text(task) or status_text(task))
 
 
-CHECKS: Final = (
-    own("kills", f"{TASKS} tasks end right while processes of all functions are killed", killed),
-)
+CHECKS: Final = [own("kills", f"{TASKS} tasks end right while all functions are killed", killed)]

@@ -138,9 +138,8 @@ async def _apart(subject: Subject, there: Subject) -> None:
 
 async def _worker_of(project: Path, built: Path, before: Path) -> None:
     """Build a project's agent with its packages; take all else but its card as it was built."""
-    await asyncio.to_thread(
-        shutil.copytree, before, built, ignore=shutil.ignore_patterns("WorkerFunction")
-    )
+    ignored = shutil.ignore_patterns("WorkerFunction")
+    await asyncio.to_thread(shutil.copytree, before, built, ignore=ignored)
     for function in ("ApiFunction", "StreamFunction"):
         shutil.copy(project / CARD, built / function / CARD_NAME)
     command = ["make", "-f", "functions/worker/Makefile", "build-WorkerFunction"]

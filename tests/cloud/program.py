@@ -146,12 +146,9 @@ async def _deployed(options: argparse.Namespace) -> AsyncIterator[Deployment]:
             f"ministack {VERSION}", ending.enter_async_context(started(folder, ports[1], PYTHON))
         )
         await phase("sam build", build(folder / "build", live_agent=True))
-        door = await ending.enter_async_context(
-            opened(emulator, folder / "build", folder, ports[0])
-        )
-        deployment = Deployment(
-            emulator=emulator, door=door, build=folder / "build", name=options.stack
-        )
+        built = folder / "build"
+        door = await ending.enter_async_context(opened(emulator, built, folder, ports[0]))
+        deployment = Deployment(emulator=emulator, door=door, build=built, name=options.stack)
         await phase("sam deploy", deployment.deploy())
         yield deployment
 

@@ -69,9 +69,8 @@ class Request:
     def event(self) -> dict[str, Any]:
         typed = {} if self.body is None else {"content-type": "application/json"}
         sent = {"a2a-version": "1.0", "x-api-key": KEY, **typed, **self.headers}
-        event = rest_event(
-            self.verb or ("GET" if self.body is None else "POST"), self.path, self.body, sent
-        )
+        verb = self.verb or ("GET" if self.body is None else "POST")
+        event = rest_event(verb, self.path, self.body, sent)
         # A second Host would be joined with the first one.
         named = {name.lower() for name in self.headers}
         for kind in ("headers", "multiValueHeaders"):
@@ -245,9 +244,8 @@ def about_methods() -> Iterator[Request]:
     named = [name for one in OPERATIONS for name in (one.name, one.name_0_3) if name]
     params: list[Any] = [{}, [], {"id": "nobody"}, {"id": 5}, {"taskId": "nobody", "id": "c"}]
     cases = [*product(params, [1]), ({}, "\ud800")]
-    for method, version, (given, call_id) in product(
-        [*named, "tasks/submit"], ("", "1.0", "0.3.x"), cases
-    ):
+    every = product([*named, "tasks/submit"], ("", "1.0", "0.3.x"), cases)
+    for method, version, (given, call_id) in every:
         body = {"jsonrpc": "2.0", "id": call_id, "method": method, "params": given}
         yield Request(f"{method} {given}", "/", json.dumps(body), {"a2a-version": version})
 

@@ -87,9 +87,7 @@ def test_a_dead_letter_of_no_task_is_dropped(function: ModuleType) -> None:
     assert function.handler(event_file("sweeper-dead-letter"), None) == ALL_DONE
 
 
-def test_the_functions_setting_gives_a_turn_up(
-    provisioned: Names, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_setting_gives_a_turn_up(provisioned: Names, monkeypatch: pytest.MonkeyPatch) -> None:
     """After `A2A_GIVE_UP_HOURS` without a claim its task fails, with these hours in the reason."""
     monkeypatch.setenv("A2A_GIVE_UP_HOURS", "1")
     function = cold_start("sweeper")

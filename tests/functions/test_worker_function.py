@@ -66,18 +66,15 @@ def deliverable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("a2a_serverless.queues.sqs._SqsHandle.extend", extend)
 
 
-def test_the_turn_of_a_dead_worker_runs_from_the_quarantine_queue(
-    deployed: pytest.MonkeyPatch,
-) -> None:
+def test_the_turn_of_a_dead_worker_runs_from_the_quarantine(deployed: pytest.MonkeyPatch) -> None:
     """Where turns share workers it is sent there, and an event from there runs it."""
     for name, value in {"WORKER_TURNS": "5", "TURN_LIMIT_S": "60"}.items():
         deployed.setenv(f"A2A_{name}", value)
     function, backends = cold_start("worker"), aws_backends(load_settings())
     head = send(backends, "Two days in Oslo, please")
     asyncio.run(backends.storage.commit(head, Commit(token="dead", claims=True)))
-    asyncio.run(
-        backends.operations.send(Operation.to_run(OperationParams.of(head, head.turn.number)))
-    )
+    operation = Operation.to_run(OperationParams.of(head, head.turn.number))
+    asyncio.run(backends.operations.send(operation))
 
     for queue in ("A2A_QUEUE", "A2A_QUARANTINE_QUEUE"):
         assert task_of(backends, head).status.state != TaskState.TASK_STATE_COMPLETED
@@ -130,9 +127,7 @@ def test_a_cancel_event_ends_the_task(
     assert task_of(backends, head).status.state == TaskState.TASK_STATE_CANCELED
 
 
-def test_an_undecodable_record_is_reported(
-    function: ModuleType, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_undecodable_records_fail(function: ModuleType, caplog: pytest.LogCaptureFixture) -> None:
     """A record that is no operation is logged, and reported failed; one of no task is done."""
     for name in ("worker-sqs-run", "worker-sqs-cancel"):
         assert function.handler(event(name), LambdaContext()) == ALL_DONE

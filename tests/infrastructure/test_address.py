@@ -68,9 +68,7 @@ def test_a_private_api_is_reached_from_its_endpoints_alone(
 
 
 @pytest.mark.parametrize("policy", ["TLS_1_2", "SecurityPolicy_TLS13_1_3_2025_09"])
-def test_the_least_tls_is_that_of_api_and_domain(
-    document: Json, transformed: Json, policy: str
-) -> None:
+def test_the_least_tls_of_api_and_domain(document: Json, transformed: Json, policy: str) -> None:
     """A policy of TLS 1.3 holds for both, with the access mode that it needs.
 
     TLS_1_2 is the domain's alone: an API's own host keeps what API Gateway gives it.
@@ -158,9 +156,8 @@ def test_the_waf_stands_before_the_stage(document: Json, transformed: Json) -> N
     """The web ACL is attached to the API's stage."""
     properties = transformed["WebAcl"]["Properties"]
     assert properties["WebACLArn"] == {"Ref": "WebAclArn"}
-    assert resolved(document, properties["ResourceArn"]) == (
-        "arn:aws:apigateway:here::/restapis/api/stages/a2a"
-    )
+    stage = "arn:aws:apigateway:here::/restapis/api/stages/a2a"
+    assert resolved(document, properties["ResourceArn"]) == stage
 
 
 # -- parameters that cannot work -------------------------------------------------------------------
@@ -325,9 +322,7 @@ def test_what_is_too_long_is_told_both_limits(answers: dict[str, Refusal]) -> No
 
 
 @pytest.mark.parametrize("kind", ["THROTTLED", "DEFAULT_5XX"])
-def test_it_says_when_to_try_again(
-    answers: dict[str, Refusal], transformed: Json, kind: str
-) -> None:
+def test_it_says_when_to_retry(answers: dict[str, Refusal], transformed: Json, kind: str) -> None:
     """Answers of 429 and 5xx have a Retry-After of 1 s, in the template and locally."""
     gateway = transformed["RestApi"]["Properties"]["Body"]["x-amazon-apigateway-gateway-responses"]
     assert answers[kind].headers["Retry-After"] == "1"
@@ -337,9 +332,7 @@ def test_it_says_when_to_try_again(
 @pytest.mark.parametrize(
     ("origins", "readers"), [("", None), ("*", "*"), ("https://a.example,https://b.example", "*")]
 )
-def test_pages_read_its_answers_where_pages_may_call(
-    document: Json, origins: str, readers: str | None
-) -> None:
+def test_pages_may_read_its_answers(document: Json, origins: str, readers: str | None) -> None:
     """A page sees 413 or 429, and when to try again: without the header its request just fails."""
     for kind, answer in refusals(Template(document, {"CorsOrigins": origins})).items():
         read = answer.headers.get("Access-Control-Expose-Headers")

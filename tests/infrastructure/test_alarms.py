@@ -324,9 +324,8 @@ async def test_turns_that_begin_late_ring(
                     assert log is not None
                     with observed_attempt(log, clock=watched.clock, timing=Timing()):
                         pass
-                    await bench.storage.commit(
-                        log.head, Commit(token=log.head.task_id, claims=True)
-                    )
+                    claim = Commit(token=log.head.task_id, claims=True)
+                    await bench.storage.commit(log.head, claim)
         with watched.seen.emitted():
             await Sweeper(bench.storage, bench.operations, clock=watched.clock).sweep()
         for longest_s in ("60", "300", "900"):
@@ -416,9 +415,10 @@ async def test_a_dead_letter_that_failed_its_task_rings(watched: Watched, bench:
 # -- notifications -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("callers", "rings"), [([ALICE, BOB], {"PushGivenUpAlarm"}), (TENANTS[:3], set())]
-)
+GIVEN_UP = [([ALICE, BOB], {"PushGivenUpAlarm"}), (TENANTS[:3], set())]
+
+
+@pytest.mark.parametrize(("callers", "rings"), GIVEN_UP)
 async def test_notifications_that_are_given_up_ring(
     watched: Watched, callers: list[Caller], rings: set[str]
 ) -> None:
@@ -618,9 +618,7 @@ def test_the_dashboard_shows_what_is_counted(dashboard: Json, emitted: set[str])
     rows = [row for widget in dashboard["widgets"] for row in widget["properties"]["metrics"]]
     of_api = [row for row in rows if row[0] == "AWS/ApiGateway"]
     its = ["ApiName", "AWS::StackName"]
-    assert of_api == [
-        ["AWS/ApiGateway", metric, *its] for metric in ("Count", "4XXError", "5XXError")
-    ]
+    assert of_api == [["AWS/ApiGateway", it, *its] for it in ("Count", "4XXError", "5XXError")]
     graphs = {row[1] for row in rows if row[0] == NAMESPACE}
     expressions = [row[0]["expression"] for row in rows if isinstance(row[0], dict)]
     graphs |= {it for text in expressions for it in re.findall(r'MetricName="(\w+)"', text)}

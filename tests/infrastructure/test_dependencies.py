@@ -104,9 +104,8 @@ def make_wheel(
     with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as archive:
         archive.writestr(f"{name}/__init__.py", "x" * size)
         archive.writestr(f"{info}/METADATA", "\n".join([*metadata, ""]))
-        archive.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
+        wheel = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        archive.writestr(f"{info}/WHEEL", wheel)
         archive.writestr(f"{info}/RECORD", "")
 
 
@@ -220,9 +219,7 @@ def test_wheels_of_folders_in_the_environment_are_hashed(
     assert bundled(project, folder) == ["beside"]
 
 
-def test_folders_are_named_from_the_current_one(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_are_named_from_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`--find-links` in a folder of the project means what the shell would mean."""
     make_wheel(folder / "tests/wheels", "beside", "1.0")
     monkeypatch.chdir(folder / "tests")
@@ -366,9 +363,7 @@ def test_what_lambda_does_not_take_stops_the_build(
     assert main(["bundle", "--measure", str(tmp_path)]) == 0
 
 
-def test_what_lambda_does_not_take_is_not_locked(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_lambda_refuses_is_not_locked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lock before stays, and the sentence names the largest; what fits is locked."""
     monkeypatch.setattr(sizes, "LIMIT_BYTES", sizes.LAYER_BYTES + 8_000_000)
     wheels(folder, ("large", "1.0", "larger"), size=3_000_000)
@@ -384,9 +379,7 @@ def test_what_lambda_does_not_take_is_not_locked(
     locked(folder, "larger")
 
 
-def test_a_wheel_is_as_large_as_it_is_unpacked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wheel_is_as_large_as_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its directory is read from the index; where that gives no ranges, its own bytes count."""
     monkeypatch.setattr(sizes, "LIMIT_BYTES", sizes.LAYER_BYTES + 12_000_000)
     noise = os.urandom(2_000_000)

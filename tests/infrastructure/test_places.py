@@ -148,9 +148,7 @@ def references(whole: Json, partition: str, region: str) -> Iterator[tuple[str, 
 
 
 @pytest.mark.parametrize(("partition", "region", "name"), PLACES)
-def test_every_resource_is_of_its_place(
-    whole: Json, partition: str, region: str, name: str
-) -> None:
+def test_each_resource_is_of_its_place(whole: Json, partition: str, region: str, name: str) -> None:
     """Each expression has a value, and each ARN names the partition and region of the stack.
 
     The console is that of the partition, and the dashboard's link has the dashboard's name.
@@ -281,9 +279,8 @@ def test_what_a_deleted_stack_leaves_can_be_removed(document: Json) -> None:
     remembered = dict(re.findall(r"(\w+)=\$\(output (\w+)\)", before))
     removed = re.findall(r"(?:delete-(?:table|queue|secret) --\S+ |rb s3://)\"\$(\w+)\"", after)
     outputs = {name_of(document["Outputs"][remembered[name]]["Value"]) for name in removed}
-    kept = {
-        n for n, it in document["Resources"].items() if "Retain" in it.get("DeletionPolicy", "")
-    }
+    resources = document["Resources"].items()
+    kept = {n for n, it in resources if "Retain" in it.get("DeletionPolicy", "")}
     assert outputs == kept
 
 

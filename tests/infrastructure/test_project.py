@@ -54,9 +54,8 @@ def test_a_project_has_what_its_owner_keeps(tmp_path: Path, project: Path) -> No
     written = [p.read_text() for p in folder.rglob("*") if p.is_file() and BASE not in p.parts]
     assert not [text for text in written if "@NAME@" in text or "@VERSION@" in text]
     # The functions may do what the framework's own may, which the suite compares.
-    assert granted(transform(folder / "template.yaml")) == granted(
-        transform(project / "template.yaml")
-    )
+    own, ours = (granted(transform(each / "template.yaml")) for each in (folder, project))
+    assert own == ours
     pipeline = yaml_parse((folder / ".github/workflows/deploy.yml").read_text())
     assert pipeline["jobs"]["deploy"]["permissions"]["id-token"] == "write"
 
@@ -176,9 +175,7 @@ def test_a_project_that_is_copied_in_part_is_taken_away(
     assert not list(folder.glob("*"))
 
 
-def test_what_init_refuses_is_refused_at_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_init_refuses_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The sentence names a name and its rule, or a kind and the kinds; nothing is written."""
     assert main(["init", str(tmp_path / "new"), "--name=1st"]) == 2
     assert "--name 1st is no name for a stack of AWS" in capsys.readouterr().err

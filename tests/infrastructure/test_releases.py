@@ -151,7 +151,7 @@ ROLLOUTS = [("canary", "Canary10Percent15Minutes"), ("linear", "Linear10PercentE
 
 
 @pytest.mark.parametrize(("rollout", "configuration"), ROLLOUTS)
-def test_a_staged_rollout_is_rolled_back_by_alarms(
+def test_a_rollout_is_taken_back_by_alarms(
     document: Json, rollout: str, configuration: str
 ) -> None:
     """CodeDeploy moves each alias in stages, and back when one of the alarms rings."""

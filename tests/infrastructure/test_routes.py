@@ -37,6 +37,7 @@ TASKS = ["6c0ff5a2-0b1e-4f0c-9d52-0c3b6a0f8f11", "tasks", "message:stream", "a.b
 MODES = [(falls_back, decodes) for falls_back in (True, False) for decodes in (True, False)]
 
 STATICS = sorted({part for part in TENANTS if part.isascii()} | {"a2a", "card", "x:subscribe"})
+PART = st.text("abc:%._-{}", min_size=1, max_size=6)
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
 
 
@@ -139,9 +140,7 @@ def function_of(route: Route | None) -> str:
 
 
 @pytest.mark.parametrize("falls_back", [True, False])
-def test_every_stream_is_streamed(
-    served: list[Served], routes: Routes, *, falls_back: bool
-) -> None:
+def test_each_stream_is_streamed(served: list[Served], routes: Routes, *, falls_back: bool) -> None:
     """What the application answers with a stream goes to StreamFunction, in stream mode.
 
     If API Gateway compared encoded paths, `message%3Astream` would be answered in one piece.
@@ -182,9 +181,7 @@ def test_what_never_streams_is_buffered(routes: Routes) -> None:
 @settings(suppress_health_check=[HealthCheck.too_slow])  # beside busy processes it is
 @given(
     method=st.sampled_from(METHODS),
-    parts=st.lists(
-        st.sampled_from(STATICS) | st.text("abc:%._-{}", min_size=1, max_size=6), max_size=6
-    ),
+    parts=st.lists(st.sampled_from(STATICS) | PART, max_size=6),
 )
 def test_no_path_is_a_dead_end(routes: Routes, method: str, parts: list[str]) -> None:
     """Every method and path leads to a function, so that the application answers it."""

@@ -310,9 +310,7 @@ def test_a_lock_is_not_written_through_a_link_out_of_the_project(tmp_path: Path)
     assert (tmp_path / "elsewhere").read_text() == ""
 
 
-def test_a_link_within_the_project_is_followed(
-    tmp_path: Path, folder: Path, versions: dict[str, Path]
-) -> None:
+def test_a_link_within_is_followed(tmp_path: Path, folder: Path, versions: dict[str, Path]) -> None:
     """The owner may keep a file elsewhere in the project, and the project behind a link."""
     (folder / "stacks").mkdir()
     outside(folder / "template.yaml", folder / "stacks/template.yaml")

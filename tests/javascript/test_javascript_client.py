@@ -59,7 +59,7 @@ def javascript(
     return told(["node", str(script)], url, binding, operation, argument)
 
 
-async def test_a_task_is_streamed_to_its_end(
+async def test_a_task_is_streamed_to_the_end(
     script: Path, url: str, worker: ScriptedWorker
 ) -> None:
     """The Task first, then what happens as it happens, keep-alives unseen, then the end."""

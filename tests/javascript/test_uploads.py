@@ -94,9 +94,7 @@ async def test_javascript(url: str, backends: Backends, file: Path, tmp_path: Pa
     if node is None:
         report_not_run("The page's JavaScript needs Node.js 20 or later.")
     script = tmp_path / "upload.mjs"
-    script.write_text(
-        f'import {{ readFileSync }} from "node:fs";\n{code("js")}{CALL}', encoding="utf-8"
-    )
+    script.write_text(f'import {{ readFileSync }} from "node:fs";\n{code("js")}{CALL}', "utf-8")
 
     async def told(path: Path) -> tuple[str, str]:
         process = await asyncio.create_subprocess_exec(

@@ -121,9 +121,8 @@ async def first_key(account: Account, stack: Stack) -> str:
     """
     way_out = "set A2A_LIVE_CREDENTIAL to a key or token that it takes."
     try:
-        answer = await account.call(
-            "secretsmanager", "get_secret_value", SecretId=stack.outputs["ApiKeys"]
-        )
+        named = {"SecretId": stack.outputs["ApiKeys"]}
+        answer = await account.call("secretsmanager", "get_secret_value", **named)
     except ERRORS as error:
         msg = f"The keys of {stack.name} cannot be read ({aws.error_code(error)}): {way_out}"
         raise ConfigurationError(msg) from error

@@ -200,9 +200,8 @@ def _of_bodies(bodies: Sequence[str | bytes]) -> dict[str, list[Part]]:
         return _of_events([Parse(one, StreamResponse()) for one in bodies])
     task = conversions.to_core_task(types.Task.model_validate(tasks[-1]))
     is_done = task.status.state == TaskState.TASK_STATE_COMPLETED
-    return {
-        name: list(parts) for name, parts in _of_task(task).items() if is_done and name != "sent"
-    }
+    read = _of_task(task).items() if is_done else ()
+    return {name: list(parts) for name, parts in read if name != "sent"}
 
 
 def _of_events(events: Iterable[StreamResponse]) -> dict[str, list[Part]]:

@@ -217,7 +217,5 @@ async def _issuer(subject: Subject) -> Issuer:
 CHECKS: Final = (
     Check("shared-turns", "ten tasks share two workers", shared),
     Check("external-workers", "a worker of this machine runs what no function takes", outside),
-    Check(
-        "key-and-token", "a client keeps its tasks from its key over both to tokens, and back", both
-    ),
+    Check("key-and-token", "a client keeps its tasks from its key to tokens, and back", both),
 )

@@ -129,9 +129,8 @@ async def rested(subject: Subject, stack: str, *, within_s: float = 1800) -> str
 
     async def look() -> str | None:
         try:
-            answer = await subject.ground.account.call(
-                "cloudformation", "describe_stacks", StackName=stack
-            )
+            call = subject.ground.account.call
+            answer = await call("cloudformation", "describe_stacks", StackName=stack)
         except ERRORS:
             return "DELETE_COMPLETE"
         status = str(answer["Stacks"][0]["StackStatus"])

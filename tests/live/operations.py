@@ -39,9 +39,8 @@ def operations(binding: str, version: str) -> Check:
         (answer,) = await _events(whole, "say")
         require(_state(answer) == types.TaskState.TASK_STATE_COMPLETED, "a send did not complete")
         events = await _events(streaming, "steps", count=3, gap_s=0.1)
-        require(
-            _state(events[-1]) == types.TaskState.TASK_STATE_COMPLETED, "a stream did not complete"
-        )
+        completed = types.TaskState.TASK_STATE_COMPLETED
+        require(_state(events[-1]) == completed, "a stream did not complete")
         require(len(events) > 1, "a stream had one event")
         got = await whole.get_task(types.GetTaskRequest(id=answer.task.id))
         require(got.id == answer.task.id, "a task was not found")

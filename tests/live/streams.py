@@ -107,8 +107,6 @@ async def encoded(subject: Subject) -> None:
 
 CHECKS: Final = (
     Check("stream-python", "a Python client gets each event of a stream as it happens", python),
-    Check(
-        "renamed-header", "WWW-Authenticate arrives as x-amzn-remapped-www-authenticate", renamed
-    ),
+    Check("renamed-header", "WWW-Authenticate comes as x-amzn-remapped-www-authenticate", renamed),
     Check("encoded-colon", "%3A in a path is a colon: it streams and it cancels", encoded),
 )

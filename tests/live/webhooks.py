@@ -153,11 +153,10 @@ async def _on_aws(subject: Subject) -> Hook:
 
 def _kept(item: dict[str, Any]) -> Notification:
     body = str(item["body"] or "").encode()
-    return Notification(
-        item["headers"], base64.b64decode(body) if item["isBase64Encoded"] else body
-    )
+    content = base64.b64decode(body) if item["isBase64Encoded"] else body
+    return Notification(item["headers"], content)
 
 
-CHECKS: Final = (
-    Check("webhook", "a webhook is told of a task's end, with its token and a signature", notified),
-)
+CHECKS: Final = [
+    Check("webhook", "a webhook is told of a task's end, with its token and a signature", notified)
+]

@@ -384,9 +384,8 @@ class _World(Stage[State]):
         working = sum(process.name.startswith("worker") for process in state.processes)
         for message in _visible(state) if working < self._lines.places else ():
             delivery = Delivery(message.task, message.copy, message.receives + 1)
-            process = Process(
-                f"worker of {delivery.token}", "worker", (delivery, self._lines.is_late)
-            )
+            given = (delivery, self._lines.is_late)
+            process = Process(f"worker of {delivery.token}", "worker", given)
             received = _received(state, [message], process)
             yield f"{process.name} begins", self.begun(received, process), True
 

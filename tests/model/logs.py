@@ -150,9 +150,8 @@ def _check_turn(fold: Fold, log: Log) -> None:
     if not head.turn.is_open:
         return
     has_records = reference.recorded_at(records, head.turn.base) > head.turn.base
-    is_started_over = (
-        head.turn.released is not None and head.turn.released.reason == "NonDeterminismError"
-    )
+    left = head.turn.released
+    is_started_over = left is not None and left.reason == "NonDeterminismError"
     assert (head.turn.checkpoint > 0) == (has_records and not is_started_over)
     found = [entry for record in log.replayed() for entry in record.entries]
     last = reference.recorded_at(records, head.turn.base) if head.turn.checkpoint > 0 else 0
@@ -277,9 +276,7 @@ def _artifact(text: str, variant: int) -> Entry:
 
 _ENTRIES: dict[str, Callable[[str, int], Entry]] = {
     "artifact": _artifact,
-    "record": lambda text, variant: Recorded(
-        StepId("step", "", variant % 4), "json", text.encode()
-    ),
+    "record": lambda text, at: Recorded(StepId("step", "", at % 4), "json", text.encode()),
     "message": lambda text, _: MessageAppended(_message(text)),
     "metadata": lambda text, variant: MetadataMerged(_metadata(text, variant)),
     "working": _status(TaskState.TASK_STATE_WORKING),
@@ -324,9 +321,8 @@ SIZE = 40 * _CHOICES
 
 def acts_of(choices: bytes) -> list[Act]:
     """Return the acts that the bytes choose."""
-    return [
-        _act(*choices[at : at + _CHOICES]) for at in range(0, len(choices) - _CHOICES + 1, _CHOICES)
-    ]
+    begins = range(0, len(choices) - _CHOICES + 1, _CHOICES)
+    return [_act(*choices[at : at + _CHOICES]) for at in begins]
 
 
 def _act(writer: int, size: int, *choices: int) -> Act:

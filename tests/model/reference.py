@@ -45,9 +45,8 @@ def flat(artifacts: Iterable[Artifact]) -> list[Artifact]:
 
 def recorded_at(records: Sequence[Record], turn_base: int) -> int:
     """Return the version of the turn's last record; that of its beginning, if it has none."""
-    return max(
-        (record.version for record in _own(records, turn_base) if _steps(record)), default=turn_base
-    )
+    own = [record.version for record in _own(records, turn_base) if _steps(record)]
+    return max(own, default=turn_base)
 
 
 def journal(records: Sequence[Record], code_base: int, last: int) -> list[entries.Entry]:

@@ -92,9 +92,8 @@ class Services:
             head = state.head.head
             after = state.spent("hours")._replace(late=(inc_of(head), head.turn.number))
             is_all_there_is = self._scenario.never_starts
-            yield Move(
-                f"time: the hours of turn {head.turn.number} pass", after, is_fair=is_all_there_is
-            )
+            label = f"time: the hours of turn {head.turn.number} pass"
+            yield Move(label, after, is_fair=is_all_there_is)
 
     # -- the client ----------------------------------------------------------------------------
 

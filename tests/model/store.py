@@ -36,9 +36,8 @@ def insert(world: World, state: State) -> State:
     """Create a task, whose id is not taken."""
     inc = state.incs + 1
     head, stored = world.open_task(inc)
-    fresh = state._replace(
-        head=head, log=(stored,), incs=inc, returned=0, hidden=frozenset(), shown=None
-    )
+    fresh = state._replace(head=head, log=(stored,), incs=inc, returned=0)
+    fresh = fresh._replace(hidden=frozenset(), shown=None)
     return checked(world, fresh)
 
 

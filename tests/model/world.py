@@ -467,9 +467,8 @@ def _left(write: Write) -> AttemptEnd | None:
     if not write.leaves:
         return None
     until = WAKE_MS if write.leaves == ASLEEP else 0
-    return AttemptEnd(
-        token=write.token, reason=write.leaves, correlation_id=write.token, until=until
-    )
+    token = write.token
+    return AttemptEnd(token=token, reason=write.leaves, correlation_id=token, until=until)
 
 
 def _asks(write: Write) -> int | None:

@@ -86,9 +86,7 @@ def _of_one_task(scenario: Scenario) -> Small:
 
 def _worlds(rows: str) -> tuple[Small, ...]:
     """Worlds by rows: the name, the states that it has at the least, and what it is."""
-    return tuple(
-        Small(name, int(least), world_of(words).explore) for name, least, words in table(rows)
-    )
+    return tuple(Small(name, int(least), world_of(it).explore) for name, least, it in table(rows))
 
 
 SHORT = (

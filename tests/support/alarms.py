@@ -140,9 +140,8 @@ class Alarm:
 
     def has_data(self, seen: CloudWatch) -> bool:
         """Whether there is a value of one of its metrics: if not, it is the same at all times."""
-        queries = [
-            it["MetricStat"] for it in self.properties.get("Metrics", ()) if "MetricStat" in it
-        ]
+        every = self.properties.get("Metrics", ())
+        queries = [it["MetricStat"] for it in every if "MetricStat" in it]
         metrics = [it["Metric"] for it in queries] or [self.properties]
         return any(key_of(metric) in seen.points for metric in metrics)
 
@@ -244,9 +243,7 @@ def rung(
     for alarm in alarms:
         times = minutes if alarm.has_data(seen) else minutes[:1]
         readings = [[alarm.rings(seen, at, missing) for at in times] for missing in READINGS]
-        told = [
-            sum(now and not before for before, now in pairwise([False, *it])) for it in readings
-        ]
+        told = [sum(now > before for before, now in pairwise([False, *it])) for it in readings]
         assert told[0] == told[1], f"{alarm.name} rings {told} times by the readings of no data"
         assert again or told[0] <= 1, f"{alarm.name} rings {told[0]} times"
         found |= {alarm.name} if told[0] else set()

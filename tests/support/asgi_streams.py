@@ -123,7 +123,7 @@ async def live(
     blocks, as that of a server does whose client does not read.
     """
     content = (
-        b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
     )
     given: dict[str, str | None]
     given = {"host": "test", "content-type": "application/json", "a2a-version": "1.0"}

@@ -74,9 +74,8 @@ async def failed_task(
 ) -> Head:
     """A task whose only attempt failed. Its webhook was told of the end, and not of the start."""
     hook = TaskPushNotificationConfig(id="hook", url=url)
-    opened = await storage.open_task(
-        context_id, request(text), task_id=task_id, caller=caller, push=hook
-    )
+    said = request(text)
+    opened = await storage.open_task(context_id, said, task_id=task_id, caller=caller, push=hook)
     head = await storage.commit(opened.head, Commit(token="a", claims=True, worker="w"))
     end = AttemptEnd(token="a", reason=reason, correlation_id="c")
     head = await storage.commit(head, to(FAILED, token="a", failed=end))

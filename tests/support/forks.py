@@ -36,9 +36,8 @@ _fork = multiprocessing.get_context("fork")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `-n`, which pytest leaves to plugins of its own kind, and `--order`."""
     group = parser.getgroup("processes")
-    group._addoption(
-        "-n", dest="processes", type=int, default=1, metavar="N", help="test in N processes"
-    )
+    told = {"metavar": "N", "help": "test in N processes"}
+    group._addoption("-n", dest="processes", type=int, default=1, **told)
     group.addoption("--order", default="", metavar="SEED", help="hand out files in another order")
 
 
@@ -184,9 +183,8 @@ class _Run:
                 del process.left[: process.left.index(value)]
             case "report":
                 hook = self._config.hook
-                self._log(
-                    hook.pytest_report_from_serializable(config=self._config, data=value), process
-                )
+                report = hook.pytest_report_from_serializable(config=self._config, data=value)
+                self._log(report, process)
             case "end":
                 self._config.stash.setdefault(_HANDED_OVER, []).extend(value)
                 del self._processes[process.connection]

@@ -101,8 +101,7 @@ def _copy(context: Path, sources: Sequence[str], target: Path) -> None:
         files = [path for path in files if sent(context, path.relative_to(context).as_posix())]
         assert files or "*" in source, f"COPY {source}: nothing of it is in the context"
         for path in files:
-            place = target / path.relative_to(
-                next(each for each in found if path.is_relative_to(each))
-            )
+            folder = next(each for each in found if path.is_relative_to(each))
+            place = target / path.relative_to(folder)
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, place)

@@ -90,9 +90,8 @@ class Issuer:
         return jwt.encode(said, private_key(algorithm, number), algorithm, headers=header)
 
     async def _discovery(self, request: Request) -> Response:
-        return self._answer(
-            request, self.discovery or {"issuer": self.url, "jwks_uri": f"{self.url}/keys"}
-        )
+        own = {"issuer": self.url, "jwks_uri": f"{self.url}/keys"}
+        return self._answer(request, self.discovery or own)
 
     async def _keys(self, request: Request) -> Response:
         return self._answer(request, {"keys": self.keys})

@@ -52,9 +52,8 @@ def _dimensions(line: Line) -> set[tuple[str, str]]:
 def counted(service: str = "agent") -> Iterator[Metrics]:
     """Metrics as a function emits them, for the time of a block."""
     caught = Metrics()
-    metrics.start(
-        metrics.Emf("A2AServerless", service=service, write=caught.write), needs_others=True
-    )
+    emf = metrics.Emf("A2AServerless", service=service, write=caught.write)
+    metrics.start(emf, needs_others=True)
     try:
         yield caught
         metrics.flush()

@@ -67,9 +67,8 @@ def section(title: str) -> str:
 
     It ends at the next heading of the same level or of a higher one.
     """
-    (found,) = [
-        body for page in sorted(DOCS.rglob("*.md")) for body in _sections(page, title) if body
-    ]
+    pages = sorted(DOCS.rglob("*.md"))
+    (found,) = [body for page in pages for body in _sections(page, title) if body]
     return found
 
 

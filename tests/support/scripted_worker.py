@@ -149,9 +149,8 @@ async def follow(turn: Turn, worker: ScriptedWorker) -> None:
             await worker.gate.wait()
             await turn.status(COMPLETED, "Thank you.")
         case "login" | "nap" as word:
-            status = TaskStatus(
-                state=TaskState.TASK_STATE_AUTH_REQUIRED, message=turn.said("Log in.")
-            )
+            state, message = TaskState.TASK_STATE_AUTH_REQUIRED, turn.said("Log in.")
+            status = TaskStatus(state=state, message=message)
             nap = AttemptEnd(token=turn.token, reason=ASLEEP, until=turn.head.expires_at)
             options = {"parks": nap} if word == "nap" else {"ends_turn": True}
             await turn.commit(StatusChanged(status), **options)

@@ -45,9 +45,8 @@ def of_type(resources: Json, kind: str) -> dict[str, Json]:
 
 def refused(document: Json, chosen: Mapping[str, str]) -> list[str]:
     """The parameters whose values CloudFormation would not take, by their definitions."""
-    return [
-        name for name, value in chosen.items() if not _is_taken(document["Parameters"][name], value)
-    ]
+    forms = document["Parameters"]
+    return [name for name, value in chosen.items() if not _is_taken(forms[name], value)]
 
 
 def _is_taken(definition: Mapping[str, Any], value: str) -> bool:
@@ -82,10 +81,8 @@ class Template:
         `Name.Attribute` (for `GetAtt`).
         """
         properties = self._document["Resources"][logical_id]["Properties"]
-        resolved: Json = _Resolver(self._document, self._names | dict(known or {})).resolve(
-            properties
-        )
-        return resolved
+        resolver = _Resolver(self._document, self._names | dict(known or {}))
+        return dict(resolver.resolve(properties))
 
     def broken_rules(self) -> list[str]:
         """What CloudFormation says of the parameters together."""

@@ -72,9 +72,8 @@ class Agent(AgentExecutor):
 def status(
     context: RequestContext, state: types.TaskState, text: str = ""
 ) -> types.TaskStatusUpdateEvent:
-    message = types.Message(
-        message_id="s", role=types.Role.ROLE_AGENT, parts=[types.Part(text=text)]
-    )
+    parts = [types.Part(text=text)]
+    message = types.Message(message_id="s", role=types.Role.ROLE_AGENT, parts=parts)
     return types.TaskStatusUpdateEvent(
         task_id=context.task_id,
         context_id=context.context_id,

@@ -74,9 +74,8 @@ class Environments:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _start(self) -> None:
-        thread = threading.Thread(
-            target=self._run, name=f"{self.name}-{len(self._threads) + 1}", daemon=True
-        )
+        name = f"{self.name}-{len(self._threads) + 1}"
+        thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
 
