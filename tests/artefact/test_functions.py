@@ -261,27 +261,16 @@ def wait_until_ready(http: httpx.Client, process: subprocess.Popen[bytes]) -> No
 
 # -- functions that cannot work end at their start, with one sentence ------------------------------
 
+UNSET = "{} is not set: it names the"
+MODES = "Input should be '', 'api-key', 'oidc', 'api-key+oidc' or 'none'"
+GIVEN_UP = "queue for notifications that were given up"
+GONE = "The secret other cannot be read: ResourceNotFoundException"
 WRONG = [
-    ("WorkerFunction", "A2A_TABLE", "", "A2A_TABLE is not set: it names the table."),
-    (
-        *("SweeperFunction", "A2A_UNDECODABLE_QUEUE", ""),
-        "A2A_UNDECODABLE_QUEUE is not set: it names the queue for unreadable messages.",
-    ),
-    (
-        *("PushFunction", "A2A_PUSH_DEAD_LETTER_QUEUE", ""),
-        (
-            "A2A_PUSH_DEAD_LETTER_QUEUE is not set: "
-            "it names the queue for notifications that were given up."
-        ),
-    ),
-    (
-        *("ApiFunction", "A2A_AUTH", "prod"),
-        "A2A_AUTH: Input should be '', 'api-key', 'oidc', 'api-key+oidc' or 'none'.",
-    ),
-    (
-        *("ApiFunction", "A2A_API_KEYS_SECRET", "other"),
-        "The secret other cannot be read: ResourceNotFoundException.",
-    ),
+    ("WorkerFunction", "A2A_TABLE", "", f"{UNSET} table."),
+    ("SweeperFunction", "A2A_UNDECODABLE_QUEUE", "", f"{UNSET} queue for unreadable messages."),
+    ("PushFunction", "A2A_PUSH_DEAD_LETTER_QUEUE", "", f"{UNSET} {GIVEN_UP}."),
+    ("ApiFunction", "A2A_AUTH", "prod", f"{{}}: {MODES}."),
+    ("ApiFunction", "A2A_API_KEYS_SECRET", "other", f"{GONE}."),
 ]
 
 
@@ -291,7 +280,7 @@ def test_a_wrong_setting_stops_the_cold_start(
 ) -> None:
     """Lambda is told one sentence that names the setting, before any event is taken."""
     said = start_error(deployment.functions[function], tmp_path, **{name: value})
-    assert said == ("ConfigurationError", sentence)
+    assert said == ("ConfigurationError", sentence.format(name))
 
 
 def start_error(function: Function, tmp_path: Path, **variables: str) -> tuple[str, str]:

@@ -38,6 +38,8 @@ UNANSWERED: Final = (httpx.HTTPError, ValueError, LookupError)
 class Emulated(Ground):
     """A stack on the emulator, updated by SAM as its owner does it."""
 
+    changes: bool = True
+    slack: float = SLACK
     deployment: Deployment
     keys_at: str
     """Where the keys of its tokens' issuer are: the parameter takes https alone."""
@@ -103,13 +105,7 @@ async def subject_of(deployment: Deployment, made: Made, run: str) -> AsyncItera
     with running_issuer() as issuer:
         keys_at, issuer.url = f"{issuer.url}/keys", ISSUER
         ground = Emulated(
-            account=account,
-            stack=stack,
-            changes=True,
-            slack=SLACK,
-            tokens=issuer,
-            deployment=deployment,
-            keys_at=keys_at,
+            account=account, stack=stack, tokens=issuer, deployment=deployment, keys_at=keys_at
         )
         async with Subject(
             endpoint=deployment.door.url,

@@ -139,15 +139,7 @@ async def swapped_shared(subject: Subject) -> None:
 
 
 CHECKS: Final = (
-    Check(
-        "bad-version-shared",
-        "turns that share a worker outlive a bad version and its way back",
-        swapped_shared,
-    ),
+    Check("bad-version-shared", "turns of one worker outlive a bad version", swapped_shared),
     own("key-rotation", "a second key is taken, and the first one refused after its end", rotated),
-    own(
-        "signing-rotation",
-        "a new signing key is published, and then signs, beside its former",
-        resigned,
-    ),
+    own("signing-rotation", "a new signing key is published first, and then signs", resigned),
 )

@@ -37,33 +37,26 @@ def resolved(document: Json, value: Any, **parameters: str) -> Any:
 ENDPOINTS = "vpce-0a,vpce-1b"
 
 
-@pytest.mark.parametrize(
-    ("parameters", "expected"),
-    [
-        ({}, {"Types": ["REGIONAL"]}),
-        (
-            {"VpcEndpointIds": ENDPOINTS},
-            {"Types": ["PRIVATE"], "VpcEndpointIds": ["vpce-0a", "vpce-1b"]},
-        ),
-    ],
-)
+@pytest.mark.parametrize("given", [{}, {"VpcEndpointIds": ENDPOINTS}])
 def test_a_private_api_is_reached_from_its_endpoints_alone(
-    document: Json, transformed: Json, parameters: Json, expected: Json
+    document: Json, transformed: Json, given: dict[str, str]
 ) -> None:
     """With VpcEndpointIds the API is private, and its policy takes requests of these endpoints."""
-    api = transformed["RestApi"]["Properties"]
-    assert resolved(document, api["EndpointConfiguration"], **parameters) == expected
+    api, its = transformed["RestApi"]["Properties"], ENDPOINTS.split(",")
     policy = api["Body"]["x-amazon-apigateway-policy"]
-    if not parameters:
+    kind = resolved(document, api["EndpointConfiguration"], **given)
+    if not given:
+        assert kind == {"Types": ["REGIONAL"]}
         assert policy["Fn::If"][2] == {"Ref": "AWS::NoValue"}
         return
-    (statement,) = resolved(document, policy, **parameters)["Statement"]
+    assert kind == {"Types": ["PRIVATE"], "VpcEndpointIds": its}
+    (statement,) = resolved(document, policy, **given)["Statement"]
     assert statement == {
         "Effect": "Allow",
         "Principal": "*",
         "Action": "execute-api:Invoke",
         "Resource": "execute-api:/*",
-        "Condition": {"StringEquals": {"aws:SourceVpce": ["vpce-0a", "vpce-1b"]}},
+        "Condition": {"StringEquals": {"aws:SourceVpce": its}},
     }
 
 
@@ -75,14 +68,9 @@ def test_the_least_tls_of_api_and_domain(document: Json, transformed: Json, poli
     """
     assert policy in document["Parameters"]["TlsPolicy"]["AllowedValues"]
     names = ("SecurityPolicy", "EndpointAccessMode")
-    domain, api = (
-        resolved(
-            document,
-            {name: transformed[which]["Properties"][name] for name in names},
-            TlsPolicy=policy,
-        )
-        for which in ("Domain", "RestApi")
-    )
+    owners = [transformed[name]["Properties"] for name in ("Domain", "RestApi")]
+    own = [{name: it[name] for name in names} for it in owners]
+    domain, api = (resolved(document, it, TlsPolicy=policy) for it in own)
     if policy == "TLS_1_2":
         assert (domain, api) == ({"SecurityPolicy": policy}, {})
     else:

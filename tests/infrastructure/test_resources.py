@@ -42,6 +42,7 @@ def at_once(value: Any) -> Json:
     return {"MaximumConcurrency": value}
 
 
+THROTTLED = {f"Throttling{kind}Limit": {"Ref": "ThrottleRate"} for kind in ("Rate", "Burst")}
 SAYS: dict[str, Json] = {
     # Messages come to a worker one by one. A disabled source leaves function and queue in place.
     "WorkerFunctionOperations": source(
@@ -86,14 +87,7 @@ SAYS: dict[str, Json] = {
     "WorkerFunction": {"Timeout": {"Ref": "WorkerTimeout"}},
     "RestApia2aStage": {
         "StageName": "a2a",
-        "MethodSettings": [
-            {
-                "ResourcePath": "/*",
-                "HttpMethod": "*",
-                "ThrottlingRateLimit": {"Ref": "ThrottleRate"},
-                "ThrottlingBurstLimit": {"Ref": "ThrottleRate"},
-            }
-        ],
+        "MethodSettings": [{"ResourcePath": "/*", "HttpMethod": "*", **THROTTLED}],
     },
     # Compression and binary types do not work with streams. API Gateway counts by the API's name.
     "RestApi": {

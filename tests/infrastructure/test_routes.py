@@ -102,19 +102,10 @@ def test_the_application_is_asked_for_all(served: list[Served]) -> None:
     """The table has the routes of 1.0, 0.3, 0.1, tenants, submit, and those beside the protocol."""
     paths = {each.path for each in served}
     assert {
-        "/",
-        SUBMIT_PATH,
-        "/message:stream",
-        "/v1/message:stream",
-        "/{tenant}/tasks/{id}:subscribe",
-        "/v1/tasks/{id}/pushNotificationConfigs/{push_id}",
-        "/.well-known/agent-card.json",
-        "/.well-known/agent.json",
-        "/agentCard",
-        "/.well-known/jwks.json",
-        "/extendedAgentCard",
-        "/healthz",
-        "/openapi.json",
+        *("/", SUBMIT_PATH, "/message:stream", "/v1/message:stream"),
+        *("/{tenant}/tasks/{id}:subscribe", "/v1/tasks/{id}/pushNotificationConfigs/{push_id}"),
+        *("/.well-known/agent-card.json", "/.well-known/agent.json", "/.well-known/jwks.json"),
+        *("/agentCard", "/extendedAgentCard", "/healthz", "/openapi.json"),
     } <= paths
     assert len(served) >= 45
     assert sum(each.streams for each in served) == 11

@@ -25,19 +25,9 @@ PROCESS = uuid.uuid4().hex
 """This process among all that run the agent."""
 
 LONGEST_WAIT_S = 300.0
-WORDS = {
-    "say",
-    "ask",
-    "fail",
-    "steps",
-    "wait",
-    "nap",
-    "digest",
-    "file",
-    "echo",
-    "outlive",
-    "denied",
-}
+WORDS = frozenset(
+    ("say", "ask", "fail", "steps", "wait", "nap", "digest", "file", "echo", "outlive", "denied")
+)
 PATTERN = bytes(range(256)) * 4096
 
 

@@ -207,9 +207,5 @@ def _steps(seen: Iterable[Arrival]) -> list[int]:
 
 CHECKS: Final = (
     Check("bad-version", "turns in flight outlive a bad version and its way back", swapped),
-    Check(
-        "stream-release",
-        "an open stream outlives a release of its function, and a cut one goes on at the new one",
-        streams_swapped,
-    ),
+    Check("stream-release", "streams outlive a release, open ones and cut ones", streams_swapped),
 )

@@ -150,10 +150,6 @@ CHECKS: Final = (
     Check("timeout-kill", "a turn that Lambda kills is ended by the next attempt", killed),
     Check("role-refused", "DynamoDB refuses a Scan with the worker's own role", refused),
     Check("large-messages", "five large messages in a row are stored and answered whole", large),
-    Check(
-        "other-uploads",
-        "a link for an upload takes the file that it was made for, once",
-        other_uploads,
-    ),
+    Check("other-uploads", "a link for an upload takes its own file, once", other_uploads),
     Check("too-large", "a message that Lambda cannot take is refused with 413", too_large),
 )

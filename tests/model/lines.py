@@ -336,19 +336,13 @@ class _World(Stage[State]):
         return not (state.processes or state.queue or state.open)
 
     def shown(self, state: State) -> str:
-        heads = [one.head for one in state.items if one.head is not None]
-        told = [
-            (
-                h.task_id,
-                h.turn.parked or "woken" * h.turn.has_share,
-                "" if h.turn.is_open else "over",
-            )
-            for h in heads
-        ]
-        queue = [f"{m.task}.{m.copy}{'*' * bool(m.holder)}" for m in state.queue]
-        return (
-            f"{', '.join(' '.join(filter(None, each)) for each in told)}; queue: {' '.join(queue)}"
-        )
+        told = []
+        for head in state.heads:
+            stands = head.turn.parked or "woken" * head.turn.has_share
+            words = (head.task_id, stands, "" if head.turn.is_open else "over")
+            told.append(" ".join(filter(None, words)))
+        queue = " ".join(f"{m.task}.{m.copy}{'*' * bool(m.holder)}" for m in state.queue)
+        return f"{', '.join(told)}; queue: {queue}"
 
     # -- steps ---------------------------------------------------------------------------------
 

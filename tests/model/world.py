@@ -400,20 +400,11 @@ class World:
         recorded = tuple(_recorded(records))
         if len({step[:2] for step in recorded}) < len(recorded):
             faults.append("a recorded step has run again")
-        return Looks(
-            fold.status.state,
-            tuple(part.text for part in answer.parts),
-            tuple(shown),
-            tuple(_text(message) for message in fold.history),
-            tuple(answered),
-            tuple(turns),
-            frozenset(answers),
-            endings,
-            recorded,
-            _is_settled(records),
-            sum(_ends_code(record) for record in records),
-            faults[0] if faults else "",
-        )
+        parts = tuple(part.text for part in answer.parts)
+        told = tuple(_text(message) for message in fold.history)
+        said = parts, tuple(shown), told, tuple(answered), tuple(turns), frozenset(answers)
+        kept = endings, recorded, _is_settled(records), sum(map(_ends_code, records))
+        return Looks(fold.status.state, *said, *kept, faults[0] if faults else "")
 
 
 def _is_answer(artifact: types.Artifact) -> bool:

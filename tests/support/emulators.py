@@ -102,17 +102,10 @@ def fauxqs() -> AbstractContextManager[Emulator]:
 def _dynamodb_local_command() -> list[str]:
     java = _program("java", "Java 17 or later")
     archive = _file(_JAR, "DynamoDB Local")
-    return [
-        java,
-        # A run is too short for what the second compiler and a parallel collector cost: half.
-        "-XX:TieredStopAtLevel=1",
-        "-XX:+UseSerialGC",
-        f"-Djava.library.path={archive.parent / 'DynamoDBLocal_lib'}",
-        "-jar",
-        str(archive),
-        "-inMemory",
-        "-sharedDb",
-    ]
+    # A run is too short for what the second compiler and a parallel collector cost: half.
+    quick = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+    libraries = f"-Djava.library.path={archive.parent / 'DynamoDBLocal_lib'}"
+    return [java, *quick, libraries, "-jar", str(archive), "-inMemory", "-sharedDb"]
 
 
 def _fauxqs_command() -> list[str]:

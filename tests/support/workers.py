@@ -27,24 +27,9 @@ from a2a_serverless_tools.testing.process import _Engine, _InlineHeartbeat
 from tests.support.messages import request
 from tests.support.present import present
 
-__all__ = [
-    "Agent",
-    "Bench",
-    "Execute",
-    "PacedClock",
-    "S",
-    "_InlineHeartbeat",
-    "answered",
-    "artifact_texts",
-    "chunk",
-    "complete",
-    "idle",
-    "lease_of",
-    "params_of",
-    "status",
-    "status_text",
-    "user_request",
-]
+__all__ = ["Agent", "Bench", "Execute", "PacedClock", "S", "_InlineHeartbeat", "answered", "idle"]
+__all__ += ["artifact_texts", "chunk", "complete", "lease_of", "params_of", "status", "status_text"]
+__all__ += ["user_request"]
 
 S = types.TaskState
 Execute = Callable[[RequestContext, EventQueue], Awaitable[None]]
