@@ -49,11 +49,8 @@ async def build(folder: Path, *, live_agent: bool, project: Path = ROOT) -> None
     options = ["--old-file=.venv/.stamp"] if project == ROOT else []
     await stack.build(folder, project, *options)
     if live_agent:
-        for function, name in (
-            ("WorkerFunction", "agent.py"),
-            ("ApiFunction", "agent_card.json"),
-            ("StreamFunction", "agent_card.json"),
-        ):
+        cards = dict.fromkeys(("ApiFunction", "StreamFunction"), "agent_card.json")
+        for function, name in {"WorkerFunction": "agent.py", **cards}.items():
             shutil.copy(LIVE_AGENT / name, folder / function / name)
         for bytecode in (folder / "WorkerFunction").glob("__pycache__/agent.*.pyc"):
             bytecode.unlink()  # it is valid whatever lies beside it

@@ -65,13 +65,8 @@ async def documented(deployment: Deployment, subject: Subject) -> None:
     sent = await call("sqs", "send_message", QueueUrl=queue, MessageBody="{}")
     named = {"A2A_TABLE": stack.outputs["Table"], "A2A_QUEUE": stack.outputs["Queue"]}
     named["KEY"] = subject.credential  # read on the page before
-    names = {
-        "SCOPE": Scope.of("", "default").digest,
-        "MESSAGE": sent["MessageId"],
-        "NAME": deployment.name,
-        "REGION": REGION,
-        "ACCOUNT": "000000000000",
-    }
+    names = {"SCOPE": Scope.of("", "default").digest, "MESSAGE": sent["MessageId"]}
+    names |= {"NAME": deployment.name, "REGION": REGION, "ACCOUNT": "000000000000"}
     await command(deployment, "keys", "add", "alice", "--yes")
     wrong: list[str] = []
     for page, found in scripts(**names):

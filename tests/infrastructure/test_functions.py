@@ -147,11 +147,8 @@ def test_a_fresh_endpoint_is_closed(document: Json, transformed: Json, function:
     assert choice["Default"] == "api-key"
     assert choice["AllowedValues"] == ["api-key", "api-key+oidc", "oidc", "none"]
     assert environment["A2A_AUTH"] == {"Ref": "Auth"}
-    assert environment["A2A_API_KEYS_SECRET"]["Fn::If"] == [
-        "HasCallers",
-        {"Fn::GetAtt": ["ApiKeys", "Id"]},
-        "",
-    ]
+    chosen = ["HasCallers", {"Fn::GetAtt": ["ApiKeys", "Id"]}, ""]
+    assert environment["A2A_API_KEYS_SECRET"]["Fn::If"] == chosen
     assert "A2A_API_KEYS" not in environment
     made = json.loads(generated["SecretStringTemplate"])
     made[generated["GenerateStringKey"]] = "k" * generated["PasswordLength"]

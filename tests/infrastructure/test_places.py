@@ -73,13 +73,8 @@ PLACES = [
 ARN = re.compile(r"\barn:(?!\$)([a-z-]+):[a-z0-9-]+:([a-z0-9-]*):")
 
 
-ASKED_FOR = {
-    "Domain": "DomainName",
-    "DomainRoot": "DomainName",
-    "DomainRecordV4": "HostedZoneId",
-    "DomainRecordV6": "HostedZoneId",
-    "WebAcl": "WebAclArn",
-}
+ASKED_FOR = {"Domain": "DomainName", "DomainRoot": "DomainName", "WebAcl": "WebAclArn"}
+ASKED_FOR |= dict.fromkeys(("DomainRecordV4", "DomainRecordV6"), "HostedZoneId")
 """What is made only where its parameter is set, which by default it is not."""
 UNNAMED: Final = {"AWS::ApiGateway::Stage", "AWS::Lambda::Alias", "AWS::Route53::RecordSet"}
 """What has its name within something else, or one that the owner gives it."""

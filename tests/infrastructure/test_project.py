@@ -140,12 +140,9 @@ def test_a_folder_that_cannot_be_written_is_named(
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "dangling").symlink_to("nowhere")
 
-    for name, why in {
-        "notes.txt": r"(is no folder|cannot be written \(.+\))",
-        "notes.txt/new": r"(is no folder|cannot be written \(.+\))",
-        "dangling": r"(is no folder|cannot be written \(.+\))",
-        ".": "is not empty: nothing was written",
-    }.items():
+    no_folder = r"(is no folder|cannot be written \(.+\))"
+    told = dict.fromkeys(("notes.txt", "notes.txt/new", "dangling"), no_folder)
+    for name, why in {**told, ".": "is not empty: nothing was written"}.items():
         assert main(["init", name, "--name", "mine"]) == 2
         said = capsys.readouterr().err
         assert re.match(rf"a2a-serverless: {re.escape(name)} {why}", said), said

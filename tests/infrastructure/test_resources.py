@@ -311,21 +311,13 @@ def moto_clients() -> Iterator[Clients]:
         )
 
 
-QUEUES = {
-    "queue": "OperationsQueue",
-    "quarantine_queue": "QuarantineQueue",
-    "dead_letter_queue": "DeadLetterQueue",
-    "undecodable_queue": "UndecodableQueue",
-    "push_queue": "PushQueue",
-    "push_dead_letter_queue": "PushDeadLetterQueue",
+QUEUES = {"queue": "OperationsQueue", "quarantine_queue": "QuarantineQueue"} | {
+    name: name.title().replace("_", "")
+    for name in ("dead_letter_queue", "undecodable_queue", "push_queue", "push_dead_letter_queue")
 }
 """The queues by their settings, and as template.yaml calls them."""
-GUARDS = {
-    "DeletionProtectionEnabled",
-    "PointInTimeRecoverySpecification",
-    "Tags",
-    "TimeToLiveSpecification",
-}
+GUARDS = {"DeletionProtectionEnabled", "PointInTimeRecoverySpecification"}
+GUARDS |= {"Tags", "TimeToLiveSpecification"}
 """What a deployed table has besides what makes it."""
 
 

@@ -261,11 +261,9 @@ class Subject:
                 return False
 
     def _client(self, headers: dict[str, str]) -> httpx.AsyncClient:
+        seconds, most = TIMEOUT_S * self.slack, httpx.Limits(max_connections=200)
         client = httpx.AsyncClient(
-            base_url=self.base,
-            headers=headers,
-            timeout=TIMEOUT_S * self.slack,
-            limits=httpx.Limits(max_connections=200),
+            base_url=self.base, headers=headers, timeout=seconds, limits=most
         )
         self._open.push_async_callback(client.aclose)
         return client

@@ -79,13 +79,10 @@ class Office:
     def __init__(self, desk: Desk, task: str = "a", *, is_serial: bool = False) -> None:
         self.queue = cast("FifoQueue[Operation]", ModelQueue(desk))
         self.clock = ModelClock(desk)
-        self.storage = DurableStorage(
-            ModelTable(desk),
-            scope=Scope.of("", task[0]),
-            clock=self.clock,
-            observer=Observer(send=partial(send_copy, self.queue)),
-            is_serial=is_serial,
-        )
+        observer = Observer(send=partial(send_copy, self.queue))
+        options: dict[str, Any] = {"clock": self.clock, "observer": observer}
+        options |= {"scope": Scope.of("", task[0]), "is_serial": is_serial}
+        self.storage = DurableStorage(ModelTable(desk), **options)
         self.shares = Shares(self.storage, self.queue, self.clock, chance=lambda: 0.5)
 
 

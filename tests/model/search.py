@@ -113,12 +113,8 @@ class _Exploration(Generic[S]):
             finding = self._search() or self._stuck()
         finally:
             gc.enable()
-        return Report(
-            states=len(self._numbers),
-            moves=self._moves,
-            seconds=time.process_time() - began,
-            finding=finding,
-        )
+        states, seconds = len(self._numbers), time.process_time() - began
+        return Report(states=states, moves=self._moves, seconds=seconds, finding=finding)
 
     def _search(self) -> Finding | None:
         first, wrong = self._game.first, self._game.wrong

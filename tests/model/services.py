@@ -27,6 +27,7 @@ from tests.model.world import (
 from tests.support.heads import with_fields
 from tests.support.present import present
 
+D = attempts.DeadLetterDecision
 MOST_WAKING = 2
 """Processes that wake one turn at the same time."""
 
@@ -438,11 +439,8 @@ class Services:
         operation = operation_of(present(process.op))
         head = seen.head if seen else None
         wanted = attempts.on_dead_letter(head, operation, retry=self._policy)
-        after = process._replace(
-            phase=_AFTER[wanted],
-            seen=None if wanted is attempts.DeadLetterDecision.DROP else seen,
-            cancels=wanted is attempts.DeadLetterDecision.CANCEL,
-        )
+        kept = None if wanted is D.DROP else seen
+        after = process._replace(phase=_AFTER[wanted], seen=kept, cancels=wanted is D.CANCEL)
         label = f"dead letters: reads HEAD, decides to {wanted.value}"
         return Move(label, state._replace(undertaker=after))
 
@@ -476,13 +474,7 @@ class Services:
 _SENDS = {"send", "ask", "resend"}
 """Phases whose only request is one to the queue."""
 
-_AFTER = {
-    attempts.DeadLetterDecision.DROP: "done",
-    attempts.DeadLetterDecision.LEAVE: "done",
-    attempts.DeadLetterDecision.RESEND: "due",
-    attempts.DeadLetterDecision.CANCEL: "end",
-    attempts.DeadLetterDecision.FAIL: "end",
-}
+_AFTER = {D.DROP: "done", D.LEAVE: "done", D.RESEND: "due", D.CANCEL: "end", D.FAIL: "end"}
 
 
 def _has_ended(state: State, inc: int) -> bool:

@@ -94,11 +94,7 @@ def torn(state: State, before: Seen) -> State:
     """The newest commit, with none of its items visible to queries yet; they see HEAD `before`."""
     version = state.log[-1].record.version
     hidden = {(version, 0), (version, 1), (version, -1)}
-    return state._replace(
-        hidden=state.hidden | hidden,
-        shown=before,
-        budget=state.budget._replace(torn=state.budget.torn - 1),
-    )
+    return state.spent("torn")._replace(hidden=state.hidden | hidden, shown=before)
 
 
 def _has(stored: Stored, kind: type[Entry]) -> bool:

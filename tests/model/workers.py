@@ -193,12 +193,8 @@ class Attempts:
         if read is None:
             return at.moves("finds no task", at.to(phase="over"))
         at, head, operation = read, read.seen.head, operation_of(read.op)
-        wanted = attempts.on_delivery(
-            head,
-            operation,
-            receives=at.worker.receives + at.op.alone,
-            has_neighbours=self._has_neighbours(at.worker),
-        )
+        receives, beside = at.worker.receives + at.op.alone, self._has_neighbours(at.worker)
+        wanted = attempts.on_delivery(head, operation, receives=receives, has_neighbours=beside)
         did = f"reads HEAD and log, decides to {wanted.value}"
         if wanted is attempts.DeliveryDecision.DROP:
             return at.moves(did, at.to(phase="over"))

@@ -281,12 +281,9 @@ class World:
         the turn makes of it counts. What its journal finds in the log is left out.
         """
         head = seen.head
-        key = (
-            log if head.turn.checkpoint or head.turn.signaled else log[: head.turn.base],
-            head.turn.number,
-            head.turn.begun,
-            head.turn.restart_base,
-        )
+        turn = head.turn
+        known = log if turn.checkpoint or turn.signaled else log[: turn.base]
+        key = known, turn.number, turn.begun, turn.restart_base
         if key not in self._scripts:
             first = head.turn.begun or head.turn.number
             ordinal = sum(turn <= first for turn in self.looks(log).turns)

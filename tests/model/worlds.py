@@ -32,11 +32,8 @@ def explore(scenario: Scenario) -> Report:
         if state.reader is not None:
             yield from readers.moves(state)
 
-    first = State(
-        workers=(IDLE,) * scenario.workers,
-        budget=scenario.budget,
-        reader=Reader() if scenario.budget.torn else None,
-    )
+    workers, reader = (IDLE,) * scenario.workers, Reader() if scenario.budget.torn else None
+    first = State(workers=workers, budget=scenario.budget, reader=reader)
     game = Game(
         first=first,
         steps=steps,

@@ -175,12 +175,8 @@ def read(response: httpx.Response) -> Answer:
         return Answer(response, result=result)
     details = error.get("data") or error.get("details") or []
     reasons = [d["reason"] for d in details if isinstance(d, dict) and "reason" in d]
-    return Answer(
-        response,
-        reason=reasons[0] if reasons else "",
-        message=error["message"],
-        code=error["code"] if "jsonrpc" in body else 0,
-    )
+    reason, code = (reasons or [""])[0], error["code"] if "jsonrpc" in body else 0
+    return Answer(response, reason=reason, message=error["message"], code=code)
 
 
 def details(response: httpx.Response) -> dict[str, Any]:

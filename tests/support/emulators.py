@@ -60,14 +60,9 @@ class Emulator:
 
     def client(self, **config: Any) -> Any:
         """Return a boto3 client of it; `config` goes to `botocore.config.Config`."""
-        return boto3.client(
-            self.service,
-            endpoint_url=self.endpoint_url,
-            region_name=REGION,
-            aws_access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
-            aws_secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
-            config=Config(**config),
-        )
+        own: dict[str, Any] = {"endpoint_url": self.endpoint_url, "config": Config(**config)}
+        own |= {it.lower(): key for it, key in CREDENTIALS.items() if it != "AWS_DEFAULT_REGION"}
+        return boto3.client(self.service, REGION, **own)
 
     def answers(self) -> bool:
         once = {"total_max_attempts": 1, "mode": "standard"}

@@ -8,11 +8,8 @@ from a2a_serverless_tools.contract import ArtifactWrite
 
 
 def message(text: str = "hello", *, message_id: str | None = None) -> types.Message:
-    return types.Message(
-        message_id=message_id or uuid.uuid4().hex,
-        role=types.Role.ROLE_USER,
-        parts=[types.Part(text=text)],
-    )
+    own, parts = message_id or uuid.uuid4().hex, [types.Part(text=text)]
+    return types.Message(message_id=own, role=types.Role.ROLE_USER, parts=parts)
 
 
 def agent_message(text: str) -> types.Message:

@@ -19,11 +19,8 @@ Json = dict[str, Any]
 QUEUE_POLLER: Final = ("sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes")
 """What Lambda calls with the function's role to feed it from a queue."""
 
-STREAM_POLLER: Final = (
-    "dynamodb:DescribeStream",
-    "dynamodb:GetRecords",
-    "dynamodb:GetShardIterator",
-    "dynamodb:ListStreams",
+STREAM_POLLER: Final = tuple(
+    f"dynamodb:{it}" for it in ("DescribeStream", "GetRecords", "GetShardIterator", "ListStreams")
 )
 """What Lambda calls with the function's role to feed it from a table's stream."""
 
@@ -34,14 +31,9 @@ RUNTIME: Final = (
 )
 """What the runtime itself calls with the role of every function."""
 
-NETWORK: Final = (
-    "ec2:AssignPrivateIpAddresses",
-    "ec2:CreateNetworkInterface",
-    "ec2:DeleteNetworkInterface",
-    "ec2:DescribeNetworkInterfaces",
-    "ec2:DescribeSubnets",
-    "ec2:UnassignPrivateIpAddresses",
-)
+_INTERFACES = ("CreateNetworkInterface", "DeleteNetworkInterface", "DescribeNetworkInterfaces")
+_ADDRESSES = ("AssignPrivateIpAddresses", *_INTERFACES, "DescribeSubnets")
+NETWORK: Final = tuple(f"ec2:{it}" for it in (*_ADDRESSES, "UnassignPrivateIpAddresses"))
 """What Lambda calls with the role of a function that runs in a VPC."""
 
 

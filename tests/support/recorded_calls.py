@@ -36,10 +36,9 @@ WRITES: Final = frozenset(
 _ON_S3: Final[Mapping[str, tuple[str, ...]]] = {
     "CopyObject": ("GetObject", "PutObject"),
     "DeleteObjects": ("DeleteObject",),
-    "GetObject": ("GetObject",),
     "ListObjectsV2": ("ListBucket",),
-    "PutObject": ("PutObject",),
 }
+"""What these are authorised as; all others have the name of their permission."""
 
 ENTRYPOINTS: Final = {"api": "ApiFunction", "stream": "StreamFunction"}
 
@@ -94,7 +93,9 @@ def needed(service: str, operation: str, request: Mapping[str, Any]) -> Iterator
         case "sqs", _:
             yield f"sqs:{operation.removesuffix('Batch')}", _queue(request["QueueUrl"])
         case "s3", _:
-            yield from ((f"s3:{action}", "BlobBucket") for action in _ON_S3[operation])
+            yield from (
+                (f"s3:{action}", "BlobBucket") for action in _ON_S3.get(operation, (operation,))
+            )
         case "secretsmanager", _:
             yield f"secretsmanager:{operation}", _secret(str(request["SecretId"]).lower())
         case _:

@@ -54,28 +54,25 @@ class Agent(AgentExecutor):
             await self._cancel(context, event_queue)
 
 
+def _ids(context: RequestContext) -> dict[str, Any]:
+    return {"task_id": context.task_id, "context_id": context.context_id}
+
+
 def status(
     context: RequestContext, state: types.TaskState, text: str = ""
 ) -> types.TaskStatusUpdateEvent:
     parts = [types.Part(text=text)]
     message = types.Message(message_id="s", role=types.Role.ROLE_AGENT, parts=parts)
-    return types.TaskStatusUpdateEvent(
-        task_id=context.task_id,
-        context_id=context.context_id,
-        status=types.TaskStatus(state=state, message=message if text else None),
-    )
+    said = types.TaskStatus(state=state, message=message if text else None)
+    return types.TaskStatusUpdateEvent(**_ids(context), status=said)
 
 
 def chunk(
     context: RequestContext, text: str, *, artifact_id: str = "a", append: bool = True
 ) -> types.TaskArtifactUpdateEvent:
     """A chunk of an artifact of the context's task."""
-    return types.TaskArtifactUpdateEvent(
-        task_id=context.task_id,
-        context_id=context.context_id,
-        artifact=types.Artifact(artifact_id=artifact_id, parts=[types.Part(text=text)]),
-        append=append,
-    )
+    artifact = types.Artifact(artifact_id=artifact_id, parts=[types.Part(text=text)])
+    return types.TaskArtifactUpdateEvent(**_ids(context), artifact=artifact, append=append)
 
 
 async def complete(context: RequestContext, queue: EventQueue) -> None:
@@ -96,12 +93,9 @@ class Bench(_Engine):
     ) -> None:
         self.settings = Settings().model_copy(update=settings)
         self.backends = backends or memory_backends(self.settings, clock)
+        own = None if has_heartbeat else _InlineHeartbeat()
         adapter = WorkerAdapter(
-            self.backends,
-            agent,
-            self.settings,
-            heartbeat=None if has_heartbeat else _InlineHeartbeat(),
-            has_heartbeat=has_heartbeat,
+            self.backends, agent, self.settings, heartbeat=own, has_heartbeat=has_heartbeat
         )
         super().__init__(self.backends, adapter)
         self.clock = adapter.clock
@@ -161,15 +155,9 @@ def answered(clock: PacedClock) -> Iterator[Callable[[Awaitable[Any]], Awaitable
         yield during
 
 
-def params_of(head: Head, *, turn: int | None = None, copy_number: int = 0) -> OperationParams:
+def params_of(head: Head, *, copy_number: int = 0) -> OperationParams:
     """The ids of an operation on the task of `head`."""
-    return OperationParams(
-        scope=head.scope,
-        task_id=head.task_id,
-        incarnation=head.incarnation,
-        turn=turn or head.turn.number,
-        copy_number=copy_number,
-    )
+    return OperationParams.of(head, head.turn.number, copy_number)
 
 
 def lease_of(

@@ -90,12 +90,8 @@ class QueuePump:
 
     async def run(self) -> None:
         """Pump until cancelled; then running invocations go on, but their records stay."""
-        await repeat(
-            self._pass_on,
-            pause_s=QUEUE_RETRY_S,
-            failure="The queue cannot be read.",
-            action="pump_failed",
-        )
+        told = {"failure": "The queue cannot be read.", "action": "pump_failed"}
+        await repeat(self._pass_on, pause_s=QUEUE_RETRY_S, **told)
 
     async def _pass_on(self) -> None:
         source = self._make_source()
