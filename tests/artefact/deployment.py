@@ -120,21 +120,19 @@ def deployed(artefact: Artefact, dynamodb: Emulator, sqs: Emulator) -> Iterator[
                 artefact=artefact,
                 folder=artefact.folder / properties["CodeUri"],
                 handler=properties["Handler"],
-                variables={**_variables(artefact, name, properties, made), **aws},
+                variables={**_given(artefact, name, properties, made), **aws},
             )
             for name, properties in artefact.functions().items()
         }
         yield Deployment(made=made, dynamodb=clients[0], sqs=clients[1], functions=functions)
 
 
-def _variables(
-    artefact: Artefact, name: str, properties: Mapping[str, Any], made: Names
-) -> dict[str, str]:
+def _given(artefact: Artefact, name: str, its: Mapping[str, Any], made: Names) -> dict[str, str]:
     """What the template says, with the names of this table and these queues."""
     document = yaml_parse((artefact.folder / "template.yaml").read_text(encoding="utf-8"))
     known = {**{resource: resource for resource in document["Resources"]}, **_KNOWN}
     known |= {f"{secret}.Id": secret for secret in SECRETS}
-    variables = {"Properties": properties["Environment"]["Variables"]}
+    variables = {"Properties": its["Environment"]["Variables"]}
     template = Template(document | {"Resources": {name: variables}})
     resolved = template.properties(name, known)
     own = {key: value for key, value in made.environment().items() if key in resolved}

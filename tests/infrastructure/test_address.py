@@ -38,9 +38,7 @@ ENDPOINTS = "vpce-0a,vpce-1b"
 
 
 @pytest.mark.parametrize("given", [{}, {"VpcEndpointIds": ENDPOINTS}])
-def test_a_private_api_is_reached_from_its_endpoints_alone(
-    document: Json, transformed: Json, given: dict[str, str]
-) -> None:
+def test_a_private_api_has_its_endpoints(document: Json, transformed: Json, given: Json) -> None:
     """With VpcEndpointIds the API is private, and its policy takes requests of these endpoints."""
     api, its = transformed["RestApi"]["Properties"], ENDPOINTS.split(",")
     policy = api["Body"]["x-amazon-apigateway-policy"]
@@ -109,14 +107,14 @@ def test_card_issuer_and_output_name_one_address(
         assert resolved(document, own, **parameters) == public_url
 
 
-@pytest.mark.parametrize(("parameters", "is_off"), [({}, False), (DOMAIN, True)])
+@pytest.mark.parametrize(("given", "is_off"), [({}, False), (DOMAIN, True)])
 def test_a_domain_is_the_only_address(
-    document: Json, transformed: Json, parameters: Json, *, is_off: bool
+    document: Json, transformed: Json, given: Json, *, is_off: bool
 ) -> None:
     """With a domain, API Gateway's own URL is off, so that no request bypasses the domain's WAF."""
     (server,) = transformed["RestApi"]["Properties"]["Body"]["servers"]
     configuration = server["x-amazon-apigateway-endpoint-configuration"]
-    assert resolved(document, configuration, **parameters) == {"disableExecuteApiEndpoint": is_off}
+    assert resolved(document, configuration, **given) == {"disableExecuteApiEndpoint": is_off}
 
 
 def test_a_domain_leads_to_the_stages_root(transformed: Json) -> None:
@@ -201,9 +199,7 @@ ROLLOUT = "Rollout canary or linear needs AlarmTopicArn, where its alarms are he
         ({"Rollout": "canary", "AlarmTopicArn": "arn:aws:sns:x:1:y"}, []),
     ],
 )
-def test_parameters_that_cannot_work_are_refused(
-    document: Json, chosen: dict[str, str], words: list[str]
-) -> None:
+def test_what_cannot_work_is_refused(document: Json, chosen: Json, words: list[str]) -> None:
     """CloudFormation refuses such parameters before it makes anything, and names the problem."""
     assert refused(document, **chosen) == words
 

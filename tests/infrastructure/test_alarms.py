@@ -419,7 +419,7 @@ GIVEN_UP = [([ALICE, BOB], {"PushGivenUpAlarm"}), (TENANTS[:3], set())]
 
 
 @pytest.mark.parametrize(("callers", "rings"), GIVEN_UP)
-async def test_notifications_that_are_given_up_ring(
+async def test_what_is_given_up_rings(
     watched: Watched, callers: list[Caller], rings: set[str]
 ) -> None:
     """The webhooks of several callers are not reached; one caller may name any, also dead ones."""
@@ -436,9 +436,7 @@ async def test_notifications_that_are_given_up_ring(
     assert watched.rung() == rings
 
 
-async def test_notifications_that_cannot_be_signed_ring(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unsigned_webhooks_ring(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     """A secret that is no key fails every delivery, minute by minute."""
     world = World()
     head = await world.open(NOBODY_LISTENS)

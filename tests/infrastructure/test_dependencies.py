@@ -151,9 +151,7 @@ LOCKED = [
 
 @pytest.mark.long(but=3)
 @pytest.mark.parametrize(("lines", "has", "modules"), LOCKED)
-def test_the_function_gets_what_the_layer_lacks(
-    folder: Path, lines: list[str], has: list[str], modules: str
-) -> None:
+def test_what_the_layer_lacks(folder: Path, lines: list[str], has: list[str], modules: str) -> None:
     """The function gets what the agent asks for, with hashes, and nothing that the layer has.
 
     A package that the layer has for older interpreters alone is the function's own. What an
@@ -205,9 +203,7 @@ def test_a_requirement_for_other_machines_is_no_conflict(folder: Path) -> None:
 
 @pytest.mark.long(but=1)
 @pytest.mark.parametrize("form", ["path", "relative", "url"])
-def test_wheels_of_folders_in_the_environment_are_hashed(
-    folder: Path, form: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_wheels_are_hashed(folder: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`make lock` names folders by UV_FIND_LINKS: their wheels have hashes, too."""
     there = folder / "my wheels"
     make_wheel(there, "beside", "1.0")

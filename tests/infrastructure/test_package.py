@@ -186,9 +186,7 @@ def addresses(text: str) -> list[str]:
 
 
 @pytest.mark.long
-def test_the_page_of_an_index_has_no_dead_link(
-    archives: Path, tmp_path: Path, project: Path
-) -> None:
+def test_an_indexs_page_has_no_dead_link(archives: Path, tmp_path: Path, project: Path) -> None:
     """Without an address of the project the page names the package's own pages, and no address.
 
     With one, each link leads to the file of this version there.

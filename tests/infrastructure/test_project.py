@@ -153,9 +153,7 @@ def test_a_folder_that_cannot_be_written_is_named(
 
 @pytest.mark.usefixtures("unlocked")
 @pytest.mark.parametrize("before", ["empty", "missing"])
-def test_a_project_that_is_copied_in_part_is_taken_away(
-    before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_a_project_goes(before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that is full leaves the folder as it was."""
     folder = tmp_path / "mine"
     if before == "empty":
@@ -187,9 +185,7 @@ def test_what_init_refuses_at_once(tmp_path: Path, capsys: pytest.CaptureFixture
         checked_name(None, tmp_path / "2nd")
 
 
-def test_nothing_is_written_where_packages_cannot_be_resolved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_project_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A project is there as a whole, or not at all."""
     monkeypatch.setenv("UV_OFFLINE", "1")
     monkeypatch.setenv("UV_NO_CACHE", "1")

@@ -151,9 +151,7 @@ ROLLOUTS = [("canary", "Canary10Percent15Minutes"), ("linear", "Linear10PercentE
 
 
 @pytest.mark.parametrize(("rollout", "configuration"), ROLLOUTS)
-def test_a_rollout_is_taken_back_by_alarms(
-    document: Json, rollout: str, configuration: str
-) -> None:
+def test_alarms_take_a_rollout_back(document: Json, rollout: str, configuration: str) -> None:
     """CodeDeploy moves each alias in stages, and back when one of the alarms rings."""
     resources = transformed_with(document, {"Rollout": rollout})
     can_be_made(resources)

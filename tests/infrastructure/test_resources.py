@@ -162,9 +162,7 @@ def test_receives_and_visibility_follow_the_parameters(document: Json) -> None:
 @pytest.mark.parametrize(
     ("given", "warm"), [({}, None), ({"WarmWriteUnits": "8000"}, {"WriteUnitsPerSecond": "8000"})]
 )
-def test_a_table_that_is_warm_from_the_first_second(
-    document: Json, given: dict[str, str], warm: Json | None
-) -> None:
+def test_a_table_that_is_warm_at_once(document: Json, given: Json, warm: Json | None) -> None:
     """WarmWriteUnits is that of the table and of the indexes that a task in any context writes.
 
     By default the deletion of the table is not refused: CloudFormation could not take back a first

@@ -192,9 +192,7 @@ def test_every_resource_answers_every_method(transformed: Json) -> None:
     assert {part for part in parts if not legal.fullmatch(part)} == set()
 
 
-def test_the_table_as_written_is_the_table_deployed(
-    template: Template, routes: Routes, served: list[Served]
-) -> None:
+def test_the_table_is_as_written(template: Template, routes: Routes, served: list[Served]) -> None:
     """SAM's transform changes no route: the local stack reads template.yaml itself."""
     written = routes_of(template)
     for each in served:

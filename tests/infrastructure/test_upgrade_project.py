@@ -21,6 +21,7 @@ from a2a_serverless_tools.scaffold.source import (
     files,
 )
 
+Versions = dict[str, Path]
 PARAMETER = """\
   {name}:
     Type: String
@@ -63,7 +64,7 @@ def made(folder: Path, repository: Path | None, version: str = "0.2.0") -> Path:
 
 
 @pytest.fixture(scope="module")
-def first(versions: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def first(versions: Versions, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project as the first version writes it; not to be edited."""
     return made(tmp_path_factory.mktemp("first") / "mine", versions["0.2.0"])
 
@@ -73,11 +74,11 @@ def folder(first: Path, tmp_path: Path) -> Path:
     return shutil.copytree(first, tmp_path / "mine")
 
 
-def planned(folder: Path, versions: dict[str, Path], version: str) -> _Upgrade:
+def planned(folder: Path, versions: Versions, version: str) -> _Upgrade:
     return plan(folder, repository=versions[version], version=version)
 
 
-def upgraded(folder: Path, versions: dict[str, Path], version: str) -> _Upgrade:
+def upgraded(folder: Path, versions: Versions, version: str) -> _Upgrade:
     """Upgrade a project to a version; its locks stay as they are."""
     upgrade = planned(folder, versions, version)
     upgrade.apply()
@@ -96,7 +97,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
 
 
-def test_an_upgrade_brings_what_assistants_read(folder: Path, versions: dict[str, Path]) -> None:
+def test_an_upgrade_brings_what_assistants_read(folder: Path, versions: Versions) -> None:
     """A project from before gets both files; edits stay; a version's new page joins the list."""
     for name in ("AGENTS.md", "llms.txt"):
         (folder / name).unlink()
@@ -110,7 +111,7 @@ def test_an_upgrade_brings_what_assistants_read(folder: Path, versions: dict[str
     assert listed in (folder / "llms.txt").read_text()
 
 
-def test_an_edited_project_over_two_versions(folder: Path, versions: dict[str, Path]) -> None:
+def test_an_edited_project_over_two_versions(folder: Path, versions: Versions) -> None:
     """A project that is upgraded twice keeps its edits and gets the new parameters.
 
     Nothing else in it has changed, and a second project beside it is as it was.
@@ -149,7 +150,7 @@ def test_an_edited_project_over_two_versions(folder: Path, versions: dict[str, P
     assert "a2a-serverless[local]==0.4.0\n" in tools
 
 
-def test_a_conflict_is_marked_and_listed(folder: Path, versions: dict[str, Path]) -> None:
+def test_a_conflict_is_marked_and_listed(folder: Path, versions: Versions) -> None:
     """A line that both have changed is there twice, and the next upgrade waits for a decision."""
     edited(folder / "samconfig.toml", "parallel = true", "parallel = true # me")
 
@@ -164,7 +165,7 @@ def test_a_conflict_is_marked_and_listed(folder: Path, versions: dict[str, Path]
         planned(folder, versions, "0.4.0")
 
 
-def test_removed_files_stay_removed(folder: Path, versions: dict[str, Path]) -> None:
+def test_removed_files_stay_removed(folder: Path, versions: Versions) -> None:
     """A file that the owner has removed stays away, and a file that the owner has edited stays."""
     (folder / "template.yaml").unlink()
     (folder / "functions/push/push.py").write_text("EDITED = True\n")
@@ -176,7 +177,7 @@ def test_removed_files_stay_removed(folder: Path, versions: dict[str, Path]) -> 
     assert (folder / "functions/push/push.py").read_text() == "EDITED = True\n"
 
 
-def test_a_plan_changes_nothing(folder: Path, versions: dict[str, Path]) -> None:
+def test_a_plan_changes_nothing(folder: Path, versions: Versions) -> None:
     """`--check` merges in memory; of the same version there is nothing to do.
 
     A colleague's project of a later version is not merged back; both versions are named.
@@ -193,7 +194,7 @@ def test_a_plan_changes_nothing(folder: Path, versions: dict[str, Path]) -> None
 
 
 def test_without_git_the_way_out_is_named(
-    folder: Path, versions: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    folder: Path, versions: Versions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The merge is git's: a machine without it is told so."""
     edited(folder / "template.yaml", "Resources:\n", "# mine\nResources:\n")
@@ -202,7 +203,7 @@ def test_without_git_the_way_out_is_named(
         planned(folder, versions, "0.3.0")
 
 
-def test_line_ends_of_windows_are_no_edits(folder: Path, versions: dict[str, Path]) -> None:
+def test_line_ends_of_windows_are_no_edits(folder: Path, versions: Versions) -> None:
     """An editor's or git's CR LF stays in a file, and hides no edit and no conflict.
 
     Here git has given it to the files as they were written, too.
@@ -281,9 +282,7 @@ def outside(path: Path, elsewhere: Path) -> None:
 LINKS = ("template.yaml", "functions/push", BASE, "requirements", DEVELOPMENT_LOCK, AGENT_LOCK)
 
 
-def test_nothing_is_written_through_a_link_out_of_the_project(
-    tmp_path: Path, folder: Path, versions: dict[str, Path]
-) -> None:
+def test_links_out_are_not_followed(tmp_path: Path, folder: Path, versions: Versions) -> None:
     """The sentence names the link, and neither the project nor what it leads to has changed."""
     for lock in (DEVELOPMENT_LOCK, LAYER_LOCK, AGENT_LOCK):
         (folder / lock).write_text("")
@@ -310,7 +309,7 @@ def test_a_lock_is_not_written_through_a_link_out_of_the_project(tmp_path: Path)
     assert (tmp_path / "elsewhere").read_text() == ""
 
 
-def test_a_link_within_is_followed(tmp_path: Path, folder: Path, versions: dict[str, Path]) -> None:
+def test_a_link_within_is_followed(tmp_path: Path, folder: Path, versions: Versions) -> None:
     """The owner may keep a file elsewhere in the project, and the project behind a link."""
     (folder / "stacks").mkdir()
     outside(folder / "template.yaml", folder / "stacks/template.yaml")

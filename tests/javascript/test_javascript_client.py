@@ -1,8 +1,6 @@
 """`@a2a-js/sdk`, the official JavaScript client, unchanged: at the API behind its gateway."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -25,9 +23,10 @@ CARD = storyteller()
 
 
 @pytest.fixture(scope="session")
-def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def script(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """A script beside the client that npm has installed as the lock says."""
-    return install_javascript(tmp_path_factory.mktemp("javascript")) / "stream.mjs"
+    folder = install_javascript(tmp_path_factory.mktemp("javascript"))
+    return ["node", str(folder / "stream.mjs")]
 
 
 @pytest.fixture
@@ -52,19 +51,12 @@ async def worker(backends: Backends) -> AsyncIterator[ScriptedWorker]:
         yield worker
 
 
-def javascript(
-    script: Path, url: str, binding: str, operation: str, argument: str
-) -> AsyncGenerator[dict[str, Any]]:
-    """What the client tells of a stream, as it gets it."""
-    return told(["node", str(script)], url, binding, operation, argument)
-
-
-async def test_a_task_is_streamed_to_the_end(
-    script: Path, url: str, worker: ScriptedWorker
+async def test_a_task_is_streamed_whole(
+    script: list[str], url: str, worker: ScriptedWorker
 ) -> None:
     """The Task first, then what happens as it happens, keep-alives unseen, then the end."""
     seen = []
-    async for event in javascript(script, url, "JSONRPC", "send", "wait"):
+    async for event in told(script, url, "JSONRPC", "send", "wait"):
         seen.append(event)
         if event["kind"] == "statusUpdate":
             worker.gate.set()  # the agent goes on only after the client has seen its status
@@ -81,11 +73,11 @@ async def test_a_task_is_streamed_to_the_end(
 @pytest.mark.long
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_an_error_on_the_way_arrives_as_the_clients_own(
-    script: Path, url: str, worker: ScriptedWorker, backends: Backends, binding: str
+    script: list[str], url: str, worker: ScriptedWorker, backends: Backends, binding: str
 ) -> None:
     """The stream of a task that is deleted ends with the protocol's error."""
     seen = []
-    async for event in javascript(script, url, binding, "send", "ignore"):
+    async for event in told(script, url, binding, "send", "ignore"):
         seen.append(event)
         if event["kind"] == "statusUpdate":
             await delete_task(backends.storage, seen[0]["task"])

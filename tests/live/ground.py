@@ -175,15 +175,13 @@ async def alone(subject: Subject, purpose: str, template: str, **parameters: str
     return {name: it.get("PhysicalResourceId", "") for name, it in found.items()} | outputs
 
 
-async def public_function(
-    subject: Subject, purpose: str, code: str, key: str = ""
-) -> tuple[str, str]:
+async def public_function(subject: Subject, name: str, code: str, key: str = "") -> tuple[str, str]:
     """Make a function that everybody may call; return its URL without a slash, and its queue's.
 
     The function has its queue's URL in KEPT, and `key` in KEY.
     """
-    made = await alone(subject, purpose, URL, Code=code, Key=key)
-    require(made, f"the stack of {purpose} could not be made: see its events")
+    made = await alone(subject, name, URL, Code=code, Key=key)
+    require(made, f"the stack of {name} could not be made: see its events")
     url = made["PublicUrl"].rstrip("/")
     # Who gets a refusal may take it as final, so that it must not come too early.
     await subject.until(url, lambda: subject.answers(f"{url}/"), within_s=60, every_s=1)

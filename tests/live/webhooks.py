@@ -92,14 +92,12 @@ async def told(subject: Subject) -> Told:
     return Told(first, hook.url, kid, took_s)
 
 
-async def verified(
-    subject: Subject, notification: Notification, url: str
-) -> tuple[str, dict[str, str]]:
+async def verified(subject: Subject, sent: Notification, url: str) -> tuple[str, dict[str, str]]:
     """Check a signature as the page `push-receivers` says; return its key's id, its claims."""
     target = urlsplit(url)
     try:
         key_set = await subject.anonymous.get("/.well-known/jwks.json")
-        signature = notification.headers["x-a2a-signature"]
+        signature = sent.headers["x-a2a-signature"]
         keys = jwt.PyJWKSet.from_dict(key_set.json())
         kid: str = jwt.get_unverified_header(signature)["kid"]
         claims: dict[str, str] = jwt.decode(
@@ -113,7 +111,7 @@ async def verified(
     except (KeyError, jwt.PyJWTError) as error:
         msg = f"the signature does not hold: {type(error).__name__} {error}"
         raise BrokenError(msg) from error
-    digest = hashlib.sha256(notification.body).hexdigest()
+    digest = hashlib.sha256(sent.body).hexdigest()
     require(claims["body_sha256"] == digest, "the signature is of another body")
     return kid, claims
 

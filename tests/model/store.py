@@ -278,12 +278,10 @@ def delivered(world: World, state: State, most_receives: int) -> Iterator[tuple[
             yield from _delivered(world, state, index, most_receives)
 
 
-def _delivered(
-    world: World, state: State, index: int, most_receives: int
-) -> Iterator[tuple[str, State]]:
+def _delivered(world: World, state: State, index: int, most: int) -> Iterator[tuple[str, State]]:
     first, before, behind = state.queue[index], state.queue[:index], state.queue[index + 1 :]
     rest = (*before, *behind)
-    if first.receives >= most_receives:
+    if first.receives >= most:
         dead = state._replace(queue=rest, dead=(*state.dead, first.op))
         yield f"queue: {named(first.op)} becomes a dead letter", dead
         return

@@ -228,9 +228,7 @@ def _alarms(names: Sequence[str], parameters: Sequence[tuple[str, str]]) -> list
     return [Alarm(name, template.properties(name, _NAMES)) for name in names]
 
 
-def rung(
-    alarms: Sequence[Alarm], seen: CloudWatch, *, since_ms: int, again: bool = False
-) -> set[str]:
+def rung(alarms: list[Alarm], seen: CloudWatch, *, since_ms: int, again: bool = False) -> set[str]:
     """The names of the alarms that rang between `since_ms` and the last value.
 
     Each has to ring alike by both readings of what is missing, and once: a cause that goes on, and

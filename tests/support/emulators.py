@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,9 +126,7 @@ def _file(relative: Path, description: str) -> Path:
 
 
 @contextmanager
-def _running(
-    service: str, command: Sequence[str], port: int, **variables: str
-) -> Iterator[Emulator]:
+def _running(service: str, command: list[str], port: int, **variables: str) -> Iterator[Emulator]:
     with (
         tempfile.TemporaryDirectory() as folder,
         tempfile.TemporaryFile() as output,

@@ -239,22 +239,20 @@ class _Reporter:
         self._connection.send(("report", data))
 
 
-def _work(
-    session: pytest.Session, name: str, connection: Connection, others: Sequence[Connection]
-) -> None:
+def _work(session: pytest.Session, name: str, pipe: Connection, others: list[Connection]) -> None:
     """Run, in a process of its own, what is sent."""
     config = session.config
     for each in others:
         each.close()
     _begin(config, name)
-    _Reporter(config, connection)
+    _Reporter(config, pipe)
     with suppress(ConnectionError, EOFError, KeyboardInterrupt):  # Ctrl-C, seen here or there
-        _run(session, connection)
+        _run(session, pipe)
     status = pytest.ExitCode.TESTS_FAILED if session.testsfailed else pytest.ExitCode.OK
     config.hook.pytest_sessionfinish(session=session, exitstatus=status)
     config._ensure_unconfigure()
     with suppress(ConnectionError):
-        connection.send(("end", config.stash.get(_HANDED_OVER, [])))
+        pipe.send(("end", config.stash.get(_HANDED_OVER, [])))
 
 
 def _run(session: pytest.Session, connection: Connection) -> None:

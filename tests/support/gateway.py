@@ -119,9 +119,7 @@ class WebAdapter:
         await self._app(scope, receive_body_first, send)
 
 
-def request_of(
-    event: Mapping[str, Any], invocation: Mapping[str, Any]
-) -> tuple[str, dict[str, str]]:
+def request_of(event: Mapping[str, Any], invoked: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
     """Return target and headers of the request that the adapter makes from an event.
 
     Of a repeated header the last value is kept. Two headers are always the adapter's own, even if
@@ -130,7 +128,7 @@ def request_of(
     query = urlencode(event["multiValueQueryStringParameters"] or {}, doseq=True)
     headers = {name.lower(): value for name, value in event["headers"].items()}
     headers[CONTEXT_HEADER] = json.dumps(event["requestContext"])
-    headers[INVOCATION_HEADER] = json.dumps(invocation)
+    headers[INVOCATION_HEADER] = json.dumps(invoked)
     return event["path"] + (f"?{query}" if query else ""), headers
 
 

@@ -160,11 +160,9 @@ def params_of(head: Head, *, copy_number: int = 0) -> OperationParams:
     return OperationParams.of(head, head.turn.number, copy_number)
 
 
-def lease_of(
-    log: DurableStorage, head: Head, *, token: str | None = "own", **options: Any
-) -> Lease:
+def lease_of(log: DurableStorage, head: Head, *, token: str | None = "own", **more: Any) -> Lease:
     """A lease of the turn of `head`, with a heartbeat of its own."""
-    clock = options.pop("clock", log.clock)
+    clock = more.pop("clock", log.clock)
     return Lease(
         storage=log,
         params=params_of(head),
@@ -173,7 +171,7 @@ def lease_of(
         clock=clock,
         heartbeat=Heartbeat(),
         poller=HeadPoller(log, clock),
-        **options,
+        **more,
     )
 
 

@@ -99,12 +99,10 @@ class QueuePump:
         async with asyncio.TaskGroup() as running:
             await free.acquire()  # before the receive: a delivery's lease runs from then on
             async for record in source.records():
-                running.create_task(self._invoke(source, record, free))
+                running.create_task(self._call(source, record, free))
                 await free.acquire()
 
-    async def _invoke(
-        self, source: SqsSource, record: Mapping[str, Any], free: asyncio.Semaphore
-    ) -> None:
+    async def _call(self, source: SqsSource, record: EventRecord, free: asyncio.Semaphore) -> None:
         try:
             # After a failure the message comes again at the end of its visibility, as on AWS.
             with surviving(f"{self._function.name} failed.", action="invoke_failed"):
