@@ -397,14 +397,21 @@ def functions() -> Iterator[dict[str, Ask]]:
 
 
 class Logs:
-    """The log of one request, as CloudWatch and as a terminal would show it."""
+    """The log of one request, as CloudWatch and as a terminal would show it, and its count."""
 
     def __init__(self, root: logging.Logger) -> None:
+        self.counted: list[tuple[str, str]] = []
+        self.known = set[str]()
+        """The ids of the requests before."""
         self._as_json, self._plain = io.StringIO(), io.StringIO()
         printing = logging.StreamHandler(self._plain)
         printing.setFormatter(PlainLines("%(levelname)s %(name)s: %(message)s"))
         root.setLevel(logging.INFO)
         root.handlers += [json_handler(self._as_json, "test", shows_texts=True), printing]
+
+    def count(self, name: str, *_: Any, reason: str = "", **__: Any) -> None:
+        if name in {"RequestsRefused", "RequestErrors"}:
+            self.counted.append((name, reason))
 
     def take(self) -> tuple[list[str], list[str]]:
         """Return the lines since the last call, in JSON and plain."""
@@ -426,28 +433,16 @@ def test_each_is_answered(
     What prints, and nothing that a terminal or a reader of lines acts on, is in the logs, the
     headers and the words of errors; and no header is of the client's making.
     """
-    counted: list[tuple[str, str]] = []
-
-    def count(name: str, *_: Any, reason: str = "", **__: Any) -> None:
-        if name in {"RequestsRefused", "RequestErrors"}:
-            counted.append((name, reason))
-
-    monkeypatch.setattr(metrics, "count", count)
     with root_logger() as root:
-        logs, known = Logs(root), set[str]()
-        wrong = [
-            (request.name, found)
-            for request in REQUESTS[about]
-            if (found := broken(functions[function], request, logs, counted, known))
-        ]
-    assert wrong == []
+        logs, ask = Logs(root), functions[function]
+        monkeypatch.setattr(metrics, "count", logs.count)
+        found = {request.name: broken(ask, request, logs) for request in REQUESTS[about]}
+    assert {name: rules for name, rules in found.items() if rules} == {}
 
 
-def broken(
-    function: Ask, request: Request, logs: Logs, counted: list[tuple[str, str]], known: set[str]
-) -> list[str]:
+def broken(function: Ask, request: Request, logs: Logs) -> list[str]:
     """What does not hold of a request's answer, and of what is logged and counted for it."""
-    counted.clear()
+    logs.counted.clear()
     status, headers, body = function(request.event())
     as_json, plain = logs.take()
     lines = [json.loads(line) for line in as_json]
@@ -459,18 +454,18 @@ def broken(
     rules = {
         f"{status} is no internal error": status < 500 and "Correlation id" not in body,
         "no exception is logged": not any("exception" in line for line in lines),
-        f"{reasons} are counted": counted == [("RequestsRefused", each) for each in reasons],
+        f"{reasons} are counted": logs.counted == [("RequestsRefused", each) for each in reasons],
         f"{reasons} are logged once": len(reasons) == is_refused,
         f"{sentence!r} is a sentence": not is_refused
         or request.verb == "HEAD"
         or len(sentence) > 5,
         f"{body[:200]} says": request.status in (None, status) and request.says in body,
         "all that is shown prints": all(text.isprintable() for text in shown),
-        "its lines have an id of their own": len(ids) <= 1 and not ids & known,
+        "its lines have an id of their own": len(ids) <= 1 and not ids & logs.known,
         "no line is of its making": not any(line.startswith("Set-Cookie") for line in plain),
         "no header is of its making": not any(MARK in value for value in headers.values()),
     }
-    known |= ids
+    logs.known |= ids
     return [name for name, holds in rules.items() if not holds]
 
 

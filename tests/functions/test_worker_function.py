@@ -103,28 +103,18 @@ def test_a_delivery_of_the_event_source_is_kept_before_its_agent_starts(
     assert kept == [load_settings().visibility_s]
 
 
-def test_a_run_event_runs_the_agent(
-    function: ModuleType, backends: Backends, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("name", "state"), [("run", "COMPLETED"), ("cancel", "CANCELED")])
+def test_an_event_is_done(
+    function: ModuleType, backends: Backends, monkeypatch: pytest.MonkeyPatch, name: str, state: str
 ) -> None:
-    """The agent's answer is in the table when the record is done."""
+    """When its record is done the agent's answer is in the table, or its task is canceled."""
     deliverable(monkeypatch)
     head = send(backends, "Two days in Oslo, please")
-    answer = function.handler(event("worker-sqs-run", head), LambdaContext())
-    assert answer == ALL_DONE
+    assert function.handler(event(f"worker-sqs-{name}", head), LambdaContext()) == ALL_DONE
     task = task_of(backends, head)
-    assert task.status.state == TaskState.TASK_STATE_COMPLETED
-    assert "".join(texts(task, "itinerary")).startswith("# Oslo in 2 days\n\nDay 1\n")
-
-
-def test_a_cancel_event_ends_the_task(
-    function: ModuleType, backends: Backends, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A task that waits is canceled."""
-    deliverable(monkeypatch)
-    head = send(backends, "Oslo")
-    answer = function.handler(event("worker-sqs-cancel", head), LambdaContext())
-    assert answer == ALL_DONE
-    assert task_of(backends, head).status.state == TaskState.TASK_STATE_CANCELED
+    assert TaskState.Name(task.status.state) == f"TASK_STATE_{state}"
+    text = "".join(texts(task, "itinerary"))
+    assert text.startswith("# Oslo in 2 days\n\nDay 1\n") is (name == "run")
 
 
 def test_undecodable_records_fail(function: ModuleType, caplog: pytest.LogCaptureFixture) -> None:

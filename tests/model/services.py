@@ -313,8 +313,6 @@ class Services:
                 yield self._postpone(idle, process)
             case "resend":
                 yield self._send_copy(idle, process)
-            case "give up":
-                yield self._give_up(idle, process)
             case "late":
                 yield self._end_question(idle, process)
             case _:
@@ -395,19 +393,18 @@ class Services:
         after = state if back is None else checked(self._world, state._replace(head=back))
         return Move("sweeper: gets no answer of the queue, takes the delay back", after)
 
-    def _give_up(self, state: State, process: Process) -> Move:
-        if state.late != (process.inc, present(process.seen).head.turn.number):
+    def _end_overdue(self, state: State, process: Process) -> Move:
+        """The task is over its cancel's deadline, or its turn was claimed by nobody."""
+        gives_up = process.phase == "give up"
+        if gives_up and state.late != (process.inc, present(process.seen).head.turn.number):
             state = wrong(state, "a turn is given up before its hours have passed")
-        made = self._commit(state, process, "failed", "sweeper")
+        made = self._commit(state, process, "failed" if gives_up else "canceled", "sweeper")
         if isinstance(made, Refusal):
             return Move("sweeper: was refused, leaves the turn alone", state)
-        return Move("sweeper: gives the turn up, commits failed", made.state)
-
-    def _end_overdue(self, state: State, process: Process) -> Move:
-        made = self._commit(state, process, "canceled", "sweeper")
-        if isinstance(made, Refusal):
-            return Move("sweeper: was refused", state)
-        return Move("sweeper: cancels the task at the deadline", made.state)
+        did = (
+            "gives the turn up, commits failed" if gives_up else "cancels the task at the deadline"
+        )
+        return Move(f"sweeper: {did}", made.state)
 
     # -- dead letters --------------------------------------------------------------------------
 

@@ -72,8 +72,10 @@ class CloudWatch:
     """Statistics of the points as they are: alarms look at the same minutes again and again."""
 
     def put(self, namespace: str, name: str, value: float, **dimensions: str) -> None:
-        """Take a value of one of AWS's own metrics, as of now."""
-        self._put(namespace, name, value, dimensions)
+        """Take a value of a metric, as of now."""
+        key = (namespace, name, frozenset(dimensions.items()))
+        self.points[key].append((self.clock.now_ms(), float(value)))
+        self._known.clear()
 
     def take(self, line: str) -> None:
         """Take a line of the embedded metric format, as of now."""
@@ -84,7 +86,7 @@ class CloudWatch:
         for metric in directive["Metrics"]:
             values = parsed[metric["Name"]]
             for value in values if isinstance(values, list) else [values]:
-                self._put(directive["Namespace"], metric["Name"], value, dimensions)
+                self.put(directive["Namespace"], metric["Name"], value, **dimensions)
 
     @contextmanager
     def emitted(self) -> Iterator[None]:
@@ -104,11 +106,6 @@ class CloudWatch:
             if key[1] == "Callers":
                 points[key] = [(at, value + metrics.ALONE) for at, value in values]
         return CloudWatch(self.clock, points)
-
-    def _put(self, namespace: str, name: str, value: float, dimensions: Mapping[str, str]) -> None:
-        key = (namespace, name, frozenset(dimensions.items()))
-        self.points[key].append((self.clock.now_ms(), float(value)))
-        self._known.clear()
 
     def statistic(self, metric: Json, name: str, begin_ms: int, end_ms: int) -> Value:
         """The statistic of a metric over the values with a time in `begin_ms < t <= end_ms`."""

@@ -64,9 +64,6 @@ class Collector:
                 found[metric.name, frozenset(dimensions)] = point
         return found
 
-    def metric(self, name: str) -> Any:
-        return [metric for metric in self._metrics() if metric.name == name][-1]
-
     def _metrics(self) -> Iterator[Any]:
         for request in self.received:
             for of_process in request.resource_metrics:
