@@ -401,9 +401,7 @@ class Services:
         made = self._commit(state, process, "failed" if gives_up else "canceled", "sweeper")
         if isinstance(made, Refusal):
             return Move("sweeper: was refused, leaves the turn alone", state)
-        did = (
-            "gives the turn up, commits failed" if gives_up else "cancels the task at the deadline"
-        )
+        did = "gives the turn up" if gives_up else "cancels the task at the deadline"
         return Move(f"sweeper: {did}", made.state)
 
     # -- dead letters --------------------------------------------------------------------------
