@@ -126,8 +126,7 @@ def asked_site() -> Iterator[Site]:
         send(site, ORDER, hook=receiver.url())
         send(site, INVOICE)
         send(site, OFFERS)
-        stopped = send(site, "wait", waits=False)["id"]
-        done(site.storage.request_cancel(stopped, by="ann"))
+        done(site.storage.request_cancel(send(site, "wait", waits=False)["id"], by="ann"))
         stuck = site.scribe.open("5c8e2b70-stuck", "Sort the archive.")
         due_at = site.storage.clock.now_ms() + 7_000_000
         assert done(site.storage.postpone(stuck, due_at=due_at, sends=12))
@@ -142,6 +141,5 @@ def send(site: Site, text: str, *, hook: str = "", waits: bool = True, **ids: st
     with Caller(site.stack.url) as caller:
         said = message(text, messageId=uuid.uuid4().hex, **ids)
         hooks = {"taskPushNotificationConfig": {"id": "crm", "url": hook}} if hook else {}
-        how = hooks | {"returnImmediately": not waits}
-        sent = {"message": said, "configuration": how}
+        sent = {"message": said, "configuration": hooks | {"returnImmediately": not waits}}
         return caller.http.post("/message:send", json=sent).json()["task"]

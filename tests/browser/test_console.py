@@ -167,11 +167,10 @@ def test_files_are_sent_and_shown(visit: Visit) -> None:
     An image is shown, and any other file is a link with name, type and size.
     """
     visit.go("/chat")
-    large = bytes(range(256)) * 10_000
     given = (
         ("ümläut.pdf", "application/pdf", b"%PDF\r\n\r\n--\x00\xff\n"),
         ("map.png", "image/png", seeds.png()),
-        ("large.bin", "application/x-large", large),
+        ("large.bin", "application/x-large", bytes(range(256)) * 10_000),
     )
     files = [{"name": name, "mimeType": kind, "buffer": content} for name, kind, content in given]
     visit.page.set_input_files("input[type=file]", files)  # type: ignore[arg-type]
@@ -261,8 +260,7 @@ def test_a_crowd_is_canceled_step_by_step(visit: Visit, site: Site) -> None:
     """From a filtered list, by one confirmation; the page goes on, and the journal tells of it."""
     context = f"crowd-{uuid.uuid4()}"
     for number in range(12):
-        task_id = f"{context}-{number}"
-        seeds.done(site.storage.open_task(context, request(), task_id=task_id))
+        seeds.done(site.storage.open_task(context, request(), task_id=f"{context}-{number}"))
     visit.go(f"/tasks?context={context}")
     visit.page.click("text=Act on these…")
     visit.page.click(".on-these a:text-is('Cancel')")
@@ -529,8 +527,7 @@ def crowded(site: Site) -> Site:
     failed = seeds.said(TaskState.TASK_STATE_FAILED, "No.")
     whose = ((scribe, "one", "ann"), (scribe, "two", "ann"), (other, "three", long_name))
     for author, name, user in whose:
-        text = f"{'A long first line of a request. ' * 9}\nMore."
-        head = author.open(name, text, user=user)
+        head = author.open(name, f"{'A long first line of a request. ' * 9}\nMore.", user=user)
         author.claim(head, name)
         end = AttemptEnd(token=name, reason="ValueError", correlation_id="0" * 16, place=place)
         author.commit(head, failed, token=name, failed=end)

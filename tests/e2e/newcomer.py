@@ -151,5 +151,4 @@ class Newcomer:
         with self.dev() as dev, Caller(dev.url) as caller:
             ended = caller.until("TASK_STATE_(COMPLETED|FAILED)", task)
             assert "Both are done." in json.dumps(ended), (ended, dev.said())
-        steps = (self.folder / "steps.txt").read_text()
-        assert steps.split() == ["first", "second", "second"]
+        assert (self.folder / "steps.txt").read_text().split() == ["first", "second", "second"]

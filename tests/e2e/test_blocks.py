@@ -564,7 +564,6 @@ def talk(names: dict[str, Any]) -> None:
         env = environment(no_proxy="*", **variables)
         with running(*command, env=env, output=Path(folder, "dev"), cwd=ROOT) as dev:
             message = new_text_message("Two days in Lisbon", role=Role.ROLE_USER)
-            request = SendMessageRequest(message=message)
             with redirect_stdout(said):
-                asyncio.run(names["talk"](dev.url, KEY, request))
+                asyncio.run(names["talk"](dev.url, KEY, SendMessageRequest(message=message)))
     assert said.getvalue().count("# Lisbon in 2 days") == 1

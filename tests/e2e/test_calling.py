@@ -247,8 +247,7 @@ def test_push(world: World, way: str) -> None:
         task = receiver.wait_for(r"event \S+ of task (\S+) .*TASK_STATE_COMPLETED")
         with Caller(world.url) as caller:
             assert caller.task(task)["status"]["state"] == "TASK_STATE_COMPLETED"
-        asked = receiver.said().count("TASK_STATE_INPUT_REQUIRED")
-        assert asked == (1 if way == "curl" else 0)
+        assert receiver.said().count("TASK_STATE_INPUT_REQUIRED") == (1 if way == "curl" else 0)
         assert "refused" not in receiver.said()
 
 

@@ -159,8 +159,7 @@ async def test_an_upload_of_100_mb_takes_little_memory(machine: Deployed, caller
     async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
         card = await A2ACardResolver(http, str(caller.http.base_url)).get_agent_card()
         part = await upload(http, card, source, media_type="text/plain")  # type: ignore[arg-type]
-    parts = [{"text": "take"}, MessageToDict(part)]
-    said = message(messageId="taken", parts=parts)
+    said = message(messageId="taken", parts=[{"text": "take"}, MessageToDict(part)])
     body = {"message": said, "configuration": {"returnImmediately": True}}
     sent = await asyncio.to_thread(caller.http.post, "/message:send", json=body)
     assert sent.is_success, sent.text

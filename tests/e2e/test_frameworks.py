@@ -79,8 +79,7 @@ async def test_a_conversation_outlives_its_processes(
     card = str(framework.folder / "agent_card.json")
     api = running("api", "--card", card, "--port", "0", env=env, output=tmp_path / "api")
     with api as serving:
-        url = serving.url
-        async with client_at(url, streaming=False, polling=True) as client:
+        async with client_at(serving.url, streaming=False, polling=True) as client:
             caller = Caller(client, framework.example)
             with worker("first", **{dying.VARIABLE: "2"}) as first:
                 first.wait_for("turns at a time")

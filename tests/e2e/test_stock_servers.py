@@ -137,8 +137,7 @@ async def test_a_task_is_followed_on_another_server(tmp_path: Path) -> None:
     with process(server, first), process(server, second):
         async with client(ports[0]) as one, client(ports[1]) as other:
             begun = (await one.post("/message:send", json=message("50", is_awaited=False))).json()
-            path = f"/tasks/{begun['task']['id']}:subscribe"
-            async with other.stream("GET", path) as stream:
+            async with other.stream("GET", f"/tasks/{begun['task']['id']}:subscribe") as stream:
                 lines = [line async for line in stream.aiter_lines() if line.startswith("data:")]
     assert '"task"' in lines[0]
     chunks = [line for line in lines if "artifactUpdate" in line]

@@ -309,8 +309,7 @@ class World:
 
     async def create(self, text: str) -> Head:
         """A task whose operation is never sent: what an API leaves that dies in between."""
-        opened = await self.storage.open_task(f"context-{uuid.uuid4().hex}", request(text))
-        return opened.head
+        return (await self.storage.open_task(f"context-{uuid.uuid4().hex}", request(text))).head
 
     def stored(self, task_id: str) -> list[Path]:
         return [path for path in self.blobs.glob(f"*.{task_id}/*/*") if path.is_file()]

@@ -88,8 +88,7 @@ def main(arguments: Sequence[str], variables: Mapping[str, str], output: Path) -
         if seconds := variables.get(variable):
             value = float(seconds) * factor
             vars(module)[name] = int(value) if name.endswith("_MS") else value
-    is_function = arguments[0] == functions.NAME
-    sys.exit(functions.main() if is_function else cli.main(list(arguments)))
+    sys.exit(functions.main() if arguments[0] == functions.NAME else cli.main(list(arguments)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -75,8 +75,7 @@ async def test_no_process_loses_a_task_on_a_bad_day(
         await at_rest(world, within_s=WITHIN_S)
         assert await number_of_tasks(world) == len([*dead, *worked, *cancelled])
     met = bad_days.met(records)
-    runs = counted(f"bad days: {len(met)} faults", ended, numbers(4))
-    check([runs], record_property)
+    check([counted(f"bad days: {len(met)} faults", ended, numbers(4))], record_property)
     assert {end.state for end in ended} == {COMPLETED}
     assert {end.state for end in cancelled} == {TaskState.TASK_STATE_CANCELED}
     assert client.repeated["500"] > 0, "no client was ever told of an error"

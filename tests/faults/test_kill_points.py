@@ -83,8 +83,7 @@ async def unsent_follow_up(world: World, point: str) -> Expected:
     await world.start("sweep")
     api = await world.start("api", point=point)
     task_id = await world.send("ask")
-    paused = await world.state(task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
-    await world.send(WORK, task=paused)
+    await world.send(WORK, task=await world.state(task_id, TaskState.TASK_STATE_INPUT_REQUIRED))
     await world.dies(api, point)
     return Expected(task_id=task_id, starts=2)
 
@@ -184,8 +183,7 @@ async def cancel_operation(world: World, point: str) -> Expected:
     """The cancel of a paused task is delivered again to the next worker."""
     await world.start("api")
     head = await world.paused()
-    victim = await world.start("worker", point=point)
-    return await _canceled(world, head.task_id, victim, point)
+    return await _canceled(world, head.task_id, await world.start("worker", point=point), point)
 
 
 async def running_agent(world: World, point: str) -> Expected:

@@ -84,9 +84,8 @@ class Desk:
 
         async def one(task_id: str) -> Head:
             if act not in OPEN:
-                path = f"{url}/{task_id}"
                 return await failed_task(
-                    self.storage, task_id, url=path, caller=ANN, text="chunks 2 0"
+                    self.storage, task_id, url=f"{url}/{task_id}", caller=ANN, text="chunks 2 0"
                 )
             said = request("chunks 2 0")
             return (await self.storage.open_task("talk", said, task_id=task_id, caller=ANN)).head

@@ -194,8 +194,7 @@ async def test_a_sweeper_dies_before_a_job(push_emulators: Emulators, tmp_path: 
 
     def answer(request: Request) -> bytes:
         hooks.answer(request)
-        is_first = len(hooks.requests[request.target]) == 1
-        return status(503, Retry_After="2") if is_first else OK
+        return status(503, Retry_After="2") if len(hooks.requests[request.target]) == 1 else OK
 
     with Receiver(answer) as receiver:
         async with push_emulators.world(tmp_path, **SETTINGS, **{PUSH_WAIT: "2"}) as world:

@@ -75,8 +75,7 @@ async def test_a_slow_agent_runs_once(emulators: Emulators, tmp_path: Path) -> N
         await world.start("api")
         for _ in range(3):
             await world.start("worker", concurrency=1)
-        tasks = [await world.send(f"{kind} 10") for kind in ("slow", "block")]
-        for task_id in tasks:
+        for task_id in [await world.send(f"{kind} 10") for kind in ("slow", "block")]:
             end = await world.end(task_id)
             assert (end.state, end.chunks) == (COMPLETED, numbers(3))
             assert end.head.turn.attempts == 1

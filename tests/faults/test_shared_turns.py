@@ -143,8 +143,7 @@ async def test_shared_turns_survive_workers_that_are_killed_all_the_time(
                 killing.cancel()
                 await asyncio.wait([killing])
             await at_rest(world)
-        runs = counted("shared turns, a kill a second", ended, numbers(6))
-        check([runs], record_property)
+        check([counted("shared turns, a kill a second", ended, numbers(6))], record_property)
         check_attempts(ended)
 
 

@@ -117,8 +117,7 @@ def _deadly(write: Callable[..., Awaitable[None]], wanted: int) -> Callable[...,
     async def counted(*args: Any, **options: Any) -> None:
         if next(numbers) == wanted:
             after_s = random.uniform(0, WITHIN_S)  # noqa: S311 - a kill's time
-            loop = asyncio.get_running_loop()
-            loop.call_later(after_s, os.kill, os.getpid(), signal.SIGKILL)
+            asyncio.get_running_loop().call_later(after_s, os.kill, os.getpid(), signal.SIGKILL)
         await write(*args, **options)
 
     return counted

@@ -59,8 +59,7 @@ def answering(*, streams: bool = True) -> Iterator[str]:
         command = ("dev", "--port", "0", "--file", str(Path(folder, "dev.db")), *agent)
         log, own = Path(folder, "dev.log"), environment(A2A_AUTH="none")
         with running_with(Path(sys.executable), *command, env=own, output=log) as dev:
-            url = dev.url
-            yield f"{url.rstrip('/')}/"
+            yield f"{dev.url.rstrip('/')}/"
 
 
 def command(client: str) -> list[str | Path]:

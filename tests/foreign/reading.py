@@ -86,8 +86,7 @@ async def ag2(url: str, text: str, *, streams: bool) -> str:
     from ag2 import Agent
     from ag2.a2a import A2AConfig
 
-    agent = Agent("remote", config=A2AConfig(url, streaming=streams))
-    return str((await agent.ask(text)).body)
+    return str((await Agent("remote", config=A2AConfig(url, streaming=streams)).ask(text)).body)
 
 
 async def agno(url: str, text: str, *, streams: bool) -> str:

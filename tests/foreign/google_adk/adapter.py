@@ -73,8 +73,7 @@ def book() -> dict[str, str]:
 
 
 def talk(*, max_attempts: int = 1, **options: Any) -> Talk:
-    tools = [count, LongRunningFunctionTool(book)]
-    agent = LlmAgent(name="helper", model=Fake(), tools=tools)
+    agent = LlmAgent(name="helper", model=Fake(), tools=[count, LongRunningFunctionTool(book)])
     return Talk(adapted(agent, options), max_attempts=max_attempts)
 
 

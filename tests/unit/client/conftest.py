@@ -49,8 +49,7 @@ class World:
         return await collect(self.client(**options).send_message(request()))
 
     async def subscribe(self, **options: Any) -> list[StreamResponse]:
-        asked = SubscribeToTaskRequest(id=TASK)
-        return await collect(self.client(**options).subscribe(asked))
+        return await collect(self.client(**options).subscribe(SubscribeToTaskRequest(id=TASK)))
 
 
 async def collect(events: AsyncIterator[StreamResponse]) -> list[StreamResponse]:

@@ -169,9 +169,8 @@ def test_a_graph_that_cannot_be_kept_is_refused() -> None:
     class Spread(TypedDict):
         log: Annotated[list[str], DeltaChannel(lambda state, writes: [*state, *writes], list)]
 
-    graph = chain(Spread, node=lambda _: {"log": ["x"]}).compile()
     with pytest.raises(ConfigurationError, match="log is a DeltaChannel"):
-        LangGraphWorker(graph)
+        LangGraphWorker(chain(Spread, node=lambda _: {"log": ["x"]}).compile())
 
 
 async def test_a_record_is_of_no_other_input() -> None:
@@ -244,8 +243,7 @@ def says(text: str, **more: Any) -> Any:
     """A node whose model says something, in two tokens."""
 
     async def node(_: Any) -> Update:
-        model = FakeListChatModel(responses=[text])
-        return {"messages": [await model.ainvoke("go")], **more}
+        return {"messages": [await FakeListChatModel(responses=[text]).ainvoke("go")], **more}
 
     return node
 
@@ -316,9 +314,8 @@ async def test_what_a_model_says_of_its_refusal_is_the_answer(message: Any, opti
 )
 def test_what_the_graph_does_not_have_is_refused(options: Any, there_are: str) -> None:
     """The sentence names what there is."""
-    graph = chain(Report, writer=says("Tea.")).compile()
     with pytest.raises(ConfigurationError, match=f"there is none of this name, but {there_are}"):
-        LangGraphWorker(graph, **options)
+        LangGraphWorker(chain(Report, writer=says("Tea.")).compile(), **options)
 
 
 async def test_an_empty_answer_names_the_keys(caplog: pytest.LogCaptureFixture) -> None:

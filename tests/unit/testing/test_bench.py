@@ -410,8 +410,7 @@ def test_a_turn_that_hangs_is_named(agent_bench: MakeBench) -> None:
         await asyncio.Event().wait()
 
     place = rf"start 1 waits at .*test_bench.py, line {handle.__code__.co_firstlineno + 1}\."
-    named = rf"turn of 'hi' is not over within 0\.05 s: {place}"
-    with pytest.raises(StuckError, match=named):
+    with pytest.raises(StuckError, match=rf"turn of 'hi' is not over within 0\.05 s: {place}"):
         agent_bench(made(handle), timeout_s=0.05).send("hi")
 
 
@@ -530,6 +529,5 @@ def test_a_signal_is_posted_when_the_turn_waits(posted: dict[str, Any] | None, s
         bench.signal("another", 1)
         if posted is not None:
             bench.signal("approved", **posted)
-        run = bench.send("go", kill_after=step("plan"))
-        assert run.artifacts["final-answer"].text == shown
+        assert bench.send("go", kill_after=step("plan")).artifacts["final-answer"].text == shown
         assert (bench.clock.monotonic() < 3600) is (posted is not None)
