@@ -19,6 +19,7 @@ from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.observability import metrics, otel
 from a2a_serverless.observability.otlp_metrics import _LAST_EXPORT_S, OtlpMetrics
 from tests.support.otlp import collector
+from tests.unit.worker.stand import Log, Patch
 
 AWAY = "http://127.0.0.1:9"
 """Nobody listens on the port of the protocol "discard"."""
@@ -46,9 +47,7 @@ def own_variables(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ],
 )
 def test_the_standard_variables_decide(
-    variables: dict[str, str],
-    sends: bool,  # noqa: FBT001 - a case
-    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str], *, sends: bool, monkeypatch: Patch
 ) -> None:
     """They name a collector, and metrics are not off; a function, which is frozen, sends none."""
     monkeypatch.setattr(observability, "_lines", lambda _: [])
@@ -70,11 +69,7 @@ def test_the_standard_variables_decide(
     ],
 )
 def test_a_process_without_its_collector_goes_on(
-    interval: str,
-    action: str,
-    way_out: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    interval: str, action: str, way_out: str, monkeypatch: Patch, caplog: Log
 ) -> None:
     """One sentence says that the SDK is missing, or that a variable is wrong; work goes on."""
     if action == "otel_missing":
@@ -110,9 +105,7 @@ class Bare(MetricExporter):
 
 @pytest.mark.parametrize("refuses", [False, True])
 def test_of_the_exporter_its_public_interface_is_enough(
-    refuses: bool,  # noqa: FBT001 - a case
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    *, refuses: bool, monkeypatch: Patch, caplog: Log
 ) -> None:
     """A release with other private attributes exports; one that cannot be used is what is named."""
     monkeypatch.setattr(Bare, "refuses", refuses)
@@ -126,9 +119,7 @@ def test_of_the_exporter_its_public_interface_is_enough(
 
 @pytest.mark.long(but=1)
 @pytest.mark.parametrize("how", ["away", "refusing"])
-def test_a_collector_that_takes_nothing(
-    how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_collector_that_takes_nothing(how: str, monkeypatch: Patch, caplog: Log) -> None:
     """Nothing waits for it, nothing grows, one warning comes, and the end is bounded."""
     caplog.set_level(logging.DEBUG, logger="opentelemetry")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.2")
@@ -192,9 +183,7 @@ def test_a_collector_that_comes_back_gets_all(monkeypatch: pytest.MonkeyPatch) -
     ("text", "found"),
     [("{}", {}), ('{"x-key": "k"}', {"headers": {"x-key": "k"}}), ("x-key=k", None), ("[]", None)],
 )
-def test_headers_of_a_secret(
-    text: str, found: dict[str, Any] | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_headers_of_a_secret(text: str, found: dict[str, Any] | None, monkeypatch: Patch) -> None:
     """The exporter gets what the secret has; what is no object of texts is refused."""
     monkeypatch.setattr(aws.SecretText, "read_now", lambda _: text)
     monkeypatch.setattr(aws, "client", lambda _: None)

@@ -101,12 +101,12 @@ def test_each_row_on_a_peer_has_source_and_date() -> None:
     rows = {
         "durable-execution": (
             12,
-            r"^\| (?:Temporal|Restate|DBOS|Inngest|LangGraph|Conductor|Lambda d).*$",
+            r"(?:Temporal|Restate|DBOS|Inngest|LangGraph|Conductor|Lambda d)",
         ),
-        "benchmarks": (6, r"^\| (?:a2akit|LangGraph|SDK)\b[^|]*\(http.*$"),
+        "benchmarks": (6, r"(?:a2akit|LangGraph|SDK)\b[^|]*\(http"),
     }
     for name, (number, pattern) in rows.items():
-        told = re.findall(pattern, pages.text(name), re.MULTILINE)
+        told = re.findall(rf"^\| {pattern}.*$", pages.text(name), re.MULTILINE)
         assert len(told) == number, name
         assert all(re.search(r"\]\(https://", row) and DATE.search(row) for row in told), name
     page = pages.text("agentcore")

@@ -22,6 +22,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.agents import load_agent
+from tests.support.present import present
 from tests.support.workers import Agent, complete
 
 CARD = Path(__file__).parents[2] / "functions/api/agent_card.json"
@@ -149,8 +150,7 @@ def test_names_are_imported(modules: Path) -> None:
     (modules / "tracing_here.py").write_text(source)
     (modules / "shop_here").mkdir()
     (modules / "shop_here/users.py").write_text(source)
-    propagated = propagated_variables("tracing_here:ID,  shop_here.users:ID,")
-    assert propagated is not None
+    propagated = present(propagated_variables("tracing_here:ID,  shop_here.users:ID,"))
     propagated.restore('{"tracing_here:ID": 1, "shop_here.users:ID": 2}')
     modules_here = (sys.modules["tracing_here"], sys.modules["shop_here.users"])
     assert [module.__dict__["ID"].get() for module in modules_here] == [1, 2]
@@ -230,6 +230,5 @@ def test_a_module_beside_the_agent_is_found(modules: Path, tmp_path: Path) -> No
     source = AGENT.replace('LOCALE = ContextVar("locale")', "from beside_here import LOCALE")
     (folder / "reading_here.py").write_text(source)
     load_agent("reading_here.py:Reader", folder=folder)
-    propagated = propagated_variables("beside_here:LOCALE")
-    assert propagated is not None
+    propagated = present(propagated_variables("beside_here:LOCALE"))
     assert sys.modules["beside_here"].__dict__["LOCALE"] in propagated._variables.values()

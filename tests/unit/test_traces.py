@@ -43,6 +43,7 @@ from tests.support.a2a_calls import message
 from tests.support.memory import commits_of
 from tests.support.messages import storyteller
 from tests.support.observed import ids_of, links_of, logged, parent_of, recorded
+from tests.support.present import present
 from tests.support.workers import Bench, PacedClock, S, idle
 from tests.unit.push.receivers import OK, Receiver, status
 from tests.unit.push.world import stream_record
@@ -240,18 +241,14 @@ class World(Bench):
     async def leave(self) -> None:
         """Leave the task's turn until there is a place for its caller."""
         await (await self.deliver()).ack()
-        head = await self.storage.head(self.sent["id"])
-        assert head is not None
-        await self.storage.park(head, "share")
+        await self.storage.park(present(await self.storage.head(self.sent["id"])), "share")
 
     async def wake(self) -> None:
         await self.adapter.shares.refill(1)
 
     async def lose(self) -> None:
         """Let the deliveries of the next operation run out."""
-        letters = self.backends.dead_letters
-        assert letters is not None
-        await letters.send((await self.deliver()).message)
+        await present(self.backends.dead_letters).send((await self.deliver()).message)
 
     async def hooked(self, word: str, *answers: str) -> None:
         """Run a task whose webhook gives these answers, and then takes what is sent."""
@@ -464,9 +461,8 @@ def test_a_clients_trace_is_read_with_care(parent: str, state: str, read: dict[s
     with logged() as lines, recorded() as seen, span("GET", incoming(given)):
         sent = trace_context()
     assert lines == []
-    assert sent.get("tracestate", "").replace(", ", ",") == read.get("tracestate", "").replace(
-        ", ", ","
-    )
+    state_sent, state_read = (it.get("tracestate", "").replace(", ", ",") for it in (sent, read))
+    assert state_sent == state_read
     assert (_trace_id(sent) == TRACE) is bool(read)
     assert len(seen.take()) == 1
 
@@ -562,22 +558,9 @@ class Raising(SpanExporter):
         return self._answer()
 
 
-class BadProcessor(SpanProcessor):
-    on_start = on_end = force_flush = fail
-
-
-class Unhashable(TracerProvider):
-    __hash__ = None  # type: ignore[assignment]
-
-
-class Loading(TracerProvider):
-    get_tracer = fail
-
-
-def with_processor(*made: SpanProcessor) -> TracerProvider:
+def with_processor(made: SpanProcessor) -> TracerProvider:
     provider = TracerProvider()
-    for one in made:
-        provider.add_span_processor(one)
+    provider.add_span_processor(made)
     return provider
 
 
@@ -593,13 +576,14 @@ def disabled() -> TracerProvider:
         return TracerProvider()
 
 
+BAD = dict.fromkeys(("on_start", "on_end", "force_flush"), fail)
 PROVIDERS: dict[str, Callable[[], Any]] = {
-    "a processor that raises": lambda: with_processor(BadProcessor()),
+    "a processor that raises": lambda: with_processor(type("Bad", (SpanProcessor,), BAD)()),
     "one that was ended": ended,
     "a disabled one": disabled,
     "one without spans": trace.NoOpTracerProvider,
-    "one that cannot be hashed": Unhashable,
-    "one that makes no tracer": Loading,
+    "one that cannot be hashed": type("Own", (TracerProvider,), {"__hash__": None}),
+    "one that makes no tracer": type("Own", (TracerProvider,), {"get_tracer": fail}),
 }
 
 

@@ -353,7 +353,7 @@ async def test_a_task_that_does_not_stop_is_left_behind_and_named(caplog: Log) -
 # -- exits -----------------------------------------------------------------------------------------
 
 Exits = Callable[[], Awaitable[None]]
-Place = Callable[[Any], Awaitable[None]]
+Place = Callable[[Any], Awaitable[object]]
 
 
 async def exits() -> NoReturn:
@@ -370,28 +370,23 @@ async def in_a_task(call: Exits) -> None:
     await asyncio.ensure_future(call())
 
 
-async def in_gather(call: Exits) -> None:
-    await asyncio.gather(call(), asyncio.sleep(0))
-
-
 async def in_a_task_group(call: Callable[[], Any]) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(call())
-
-
-async def in_a_grandchild(call: Exits) -> None:
-    await asyncio.create_task(in_a_task(call))
-
-
-async def in_itself(call: Exits) -> None:
-    await call()
 
 
 async def in_silence(call: Exits) -> None:
     await asyncio.gather(call(), return_exceptions=True)
 
 
-PLACES = [in_itself, in_a_task, in_gather, in_a_task_group, in_a_grandchild, in_silence]
+PLACES: list[Place] = [
+    lambda call: call(),
+    in_a_task,
+    lambda call: asyncio.gather(call(), asyncio.sleep(0)),
+    in_a_task_group,
+    lambda call: asyncio.create_task(in_a_task(call)),
+    in_silence,
+]
 
 
 @pytest.mark.parametrize(

@@ -394,18 +394,6 @@ def test_a_killed_worker_sleeps_again_what_no_record_has(kill_after: When) -> No
     assert played.run.steps == ("ctx.sleep", "one", "ctx.sleep", "two")
 
 
-class HeardClock(ManualClock):
-    """A manual clock that keeps the seconds of each sleep."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.slept: list[float] = []
-
-    async def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        await super().sleep(seconds)
-
-
 async def test_a_thread_does_not_sleep_again() -> None:
     """With a key, also a sleep of more than a minute, which no thread can leave: it polls."""
     sleeps: list[set[float]] = []
@@ -418,14 +406,15 @@ async def test_a_thread_does_not_sleep_again() -> None:
         asyncio.run(napping())
 
     async def handle(ctx: TaskContext) -> None:
-        clock.slept.clear()
+        sleep.reset_mock()
         await ctx.run_sync(blocking, ctx)
-        sleeps.append({30.5, BUSY_S}.intersection(clock.slept))
+        sleeps.append({30.5, BUSY_S}.intersection(call.args[0] for call in sleep.await_args_list))
         if stand.script.starts == 1:
             raise LookupError
         await ctx.complete()
 
-    clock = HeardClock()
+    clock = ManualClock()
+    clock.sleep = sleep = AsyncMock(wraps=clock.sleep)  # type: ignore[method-assign]
     stand = Stand(handle, clock=clock)
     assert (await stand.work()).state == S.TASK_STATE_COMPLETED
     assert sleeps == [{30.5, BUSY_S}, set()]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, cast
@@ -276,16 +276,12 @@ class Looks:
         return dict.fromkeys(tasks, self._shown)
 
 
-async def _ignore(_head: Head | None) -> None:
-    pass
-
-
 @dataclass(eq=False)
 class Task:
     """A task that is looked at."""
 
     task_id: str
-    on_head: Callable[[Head | None], Awaitable[None]] = _ignore
+    on_head: Any = field(default_factory=AsyncMock)
 
     @property
     def key(self) -> TaskKey:

@@ -80,20 +80,17 @@ def test_a_cancel_ends_a_sleep(bench: Bench) -> None:
     assert stand.clock.monotonic() < 60
 
 
-async def _slept(ctx: TaskContext) -> None:
-    await ctx.sleep(50)
+FAILING, RETRY = Mock(side_effect=LookupError("not yet")), Retry(tries=2, base_s=30)
 
 
-async def _slept_long(ctx: TaskContext) -> None:
-    await ctx.sleep(3600)
-
-
-async def _tried_again(ctx: TaskContext) -> None:
-
-    await ctx.step("look", Mock(side_effect=LookupError), retry=Retry(tries=2, base_s=30))
-
-
-@pytest.mark.parametrize("wait", [_slept, _slept_long, _tried_again])
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda ctx: ctx.sleep(50),
+        lambda ctx: ctx.sleep(3600),
+        lambda ctx: ctx.step("look", FAILING, retry=RETRY),
+    ],
+)
 def test_a_cancel_ends_a_wait_in_a_thread(
     bench: Bench, caplog: Log, wait: Callable[[TaskContext], Awaitable[None]]
 ) -> None:

@@ -24,7 +24,7 @@ from unittest.mock import AsyncMock
 import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
-from a2a.types import TaskPushNotificationConfig, TaskState
+from a2a.types import TaskPushNotificationConfig
 
 from a2a_serverless.errors import (
     A2AServerlessError,
@@ -54,6 +54,7 @@ from tests.infrastructure.test_address import refused
 from tests.support.databases import LONG
 from tests.support.handlers import LambdaContext
 from tests.support.messages import request, texts
+from tests.support.present import present
 from tests.support.queues import is_empty, records, take
 from tests.support.template import read
 from tests.support.workers import Agent, PacedClock, S, chunk, complete, params_of, status
@@ -67,8 +68,6 @@ RECOVERY_S = 300
 STEP_S = 20
 TURNS = 20
 
-COMPLETED = TaskState.TASK_STATE_COMPLETED
-SUBMITTED = TaskState.TASK_STATE_SUBMITTED
 
 TABLE: dict[type, tuple[str, ...]] = {
     DurableStorage: (*("head", "read", "look", "postpone", "_create", "_apply"), "request_cancel"),
@@ -99,8 +98,7 @@ class Deployment(Stand):
     def __init__(self) -> None:
         visibility_s = float(queue_attributes("queue", "arn:dead-letters")["VisibilityTimeout"])
         super().__init__(Agent(complete), clock=HoursClock(), visibility_s=visibility_s)
-        assert self.bench.backends.dead_letters is not None
-        self.dead_letters = self.bench.backends.dead_letters
+        self.dead_letters = present(self.bench.backends.dead_letters)
         self.has_queue = True
         self.resends = 0
 
@@ -132,11 +130,11 @@ class Deployment(Stand):
                 await letters.handle(record["body"])
                 await self.dead_letters.delete(record)
 
-    async def states(self, heads: list[Head]) -> Counter[TaskState]:
+    async def states(self, heads: list[Head]) -> Counter[S]:
         return Counter([await self.state(head) for head in heads])
 
     async def assert_each_has_run_once(self, heads: list[Head]) -> None:
-        assert await self.states(heads) == {COMPLETED: len(heads)}
+        assert await self.states(heads) == {S.TASK_STATE_COMPLETED: len(heads)}
         starts = Counter(context.task_id for context in self.agent.started)
         assert starts == {head.task_id: 1 for head in heads}
 
@@ -180,7 +178,7 @@ async def test_an_hour_without_the_queue(deployment: Deployment, monkeypatch: Pa
         for _ in range(5):
             heads += await deployment.accept(TURNS // 5)
             await deployment.wait(HOUR_S / 5)
-        assert await deployment.states(heads) == {SUBMITTED: TURNS}
+        assert await deployment.states(heads) == {S.TASK_STATE_SUBMITTED: TURNS}
     deployment.has_queue = True
     await deployment.wait(RECOVERY_S)
     await deployment.assert_each_has_run_once(heads)
@@ -231,12 +229,8 @@ class Busy(House):
     is_over: bool = False
 
     def _settings(self) -> Settings:
-        return Settings(
-            worker_turns=self.turns,
-            turn_limit_s=self.limit_s,
-            run_limit_s=self.run_s,
-            visibility_s=VISIBILITY_S,
-        )
+        limits = {"turn_limit_s": self.limit_s, "run_limit_s": self.run_s}
+        return Settings(worker_turns=self.turns, visibility_s=VISIBILITY_S, **limits)
 
     def _queue(self, name: str) -> SlowQueue:
         made = super()._queue(name)
@@ -306,9 +300,8 @@ class Busy(House):
         agent = Agent(self._work)
         function = WorkerFunction(self.backends, agent, self.settings)
         function._loop.close()
-        function._adapter = WorkerAdapter(
-            self.backends, agent, self.settings, heartbeat=_InlineHeartbeat()
-        )
+        beat = _InlineHeartbeat()
+        function._adapter = WorkerAdapter(self.backends, agent, self.settings, heartbeat=beat)
         return function
 
 
@@ -456,8 +449,7 @@ class Storm(House):
         commit = Commit(entries=(TurnOpened(request("work")),), idempotency_key=f"second {number}")
 
         async def answered() -> Head | None:
-            found = await self.storage.head(head.task_id)
-            assert found is not None
+            found = present(await self.storage.head(head.task_id))
             if found.turn.number > 1:  # an earlier try was stored, and not answered
                 return found
             if found.state != S.TASK_STATE_INPUT_REQUIRED:
@@ -496,15 +488,11 @@ class Storm(House):
             (number, await self.storage.head(head.task_id)) for number, head in self.heads.items()
         ]
         for number, opened in self.heads.items():
-            log = await self.storage.read(opened.task_id)
-            task = await self.storage.load_task(opened.task_id)
-            assert log is not None
-            assert task is not None
+            log = present(await self.storage.read(opened.task_id))
+            task = present(await self.storage.load_task(opened.task_id))
             assert [one.version for one in log.records] == list(range(1, log.head.version + 1))
             assert log.head.due_at is None
-            ends = {S.TASK_STATE_COMPLETED}
-            if number % 4 == 2:
-                ends |= {S.TASK_STATE_CANCELED}
+            ends = [S.TASK_STATE_COMPLETED, *[S.TASK_STATE_CANCELED] * (number % 4 == 2)]
             assert log.head.state in ends, log.head
             said = texts(task, "a")
             if log.head.state == S.TASK_STATE_COMPLETED:

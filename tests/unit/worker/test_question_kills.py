@@ -42,6 +42,7 @@ from a2a_serverless_tools.testing import agents as stand_ins
 from a2a_serverless_tools.testing.clock import PacedClock
 from tests.support.databases import LONG, Database, create_table, emulator_client
 from tests.support.emulators import dynamodb_local
+from tests.support.present import present
 from tests.support.workers import Bench, S, answered, artifact_texts, user_request
 
 CHUNKS = 3
@@ -67,26 +68,16 @@ class Act(NamedTuple):
         return LATE if self.how == LATE else f"{_SAYS[self.kind, self.how]} {self.number}"
 
 
-_SAYS = {
-    ("step", "runs"): "noted",
-    ("step", "streams"): "noted",
-    ("sleep", "short"): "slept",
-    ("sleep", "long"): "slept",
-    ("ask", "text"): "answer",
-    ("ask", "whole number"): "number",
-    ("ask", LATE): "",
-    ("callback", "posted"): "paid",
-    ("callback", LATE): "",
-    ("poll", "soon"): "found",
-    ("poll", "after minutes"): "found",
-    ("poll", LATE): "",
-    ("call", "at once"): "did write",
-    ("call", "after minutes"): "did wait",
-    ("call", "asks"): "did soft",
-    ("call", "fails"): "failed: no paper",
-    ("call", "in a step"): "did write",
-    ("call", LATE): "",
+_ENDS = {
+    "step": {"runs": "noted", "streams": "noted"},
+    "sleep": {"short": "slept", "long": "slept"},
+    "ask": {"text": "answer", "whole number": "number", LATE: ""},
+    "callback": {"posted": "paid", LATE: ""},
+    "poll": {"soon": "found", "after minutes": "found", LATE: ""},
+    "call": {"at once": "did write", "after minutes": "did wait", "asks": "did soft"},
 }
+_ENDS["call"] |= {"fails": "failed: no paper", "in a step": "did write", LATE: ""}
+_SAYS = {(kind, how): says for kind, ends in _ENDS.items() for how, says in ends.items()}
 """All kinds of acts, and what the code says of them."""
 
 Script = tuple[tuple[Act, ...], ...]
@@ -397,8 +388,7 @@ def run(
     outside.begin(task)
     for _ in range(MOST_ROUNDS):
         worker = bench()
-        log = _alive(worker.storage_of(task).read(task.task_id))
-        assert log is not None
+        log = present(_alive(worker.storage_of(task).read(task.task_id)))
         if log.head.is_terminal:
             _alive(outside.refused())
             _check(log, host)

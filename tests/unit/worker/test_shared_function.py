@@ -104,10 +104,15 @@ class Function(Stand):
 # -- when others are pulled ------------------------------------------------------------------
 
 
-async def test_a_quick_turn_pulls_nothing() -> None:
-    """Where every turn ends within a second, an invocation pays for no poll."""
+async def test_a_poll_has_a_turn_beside_it_and_a_turns_time_behind_it() -> None:
+    """Where every turn ends within a second, none is paid for; the last one leaves time for all."""
     function = Function()
-    assert (await (await function.sent("0 own")), function.polls.at) == (ALL_DONE, [])
+    assert await (await function.sent("0 own")) == ALL_DONE
+    assert function.polls.at == []
+    function = Function(left_s=60)
+    await function.sent("29 own")
+    await function.clock.pass_time(200)
+    assert 0 < function.polls.at[-1] <= 60 - LIMIT_S - SPARE_S - POLL_S
 
 
 async def test_others_are_pulled_beside_a_turn_that_lasts() -> None:
@@ -120,14 +125,6 @@ async def test_others_are_pulled_beside_a_turn_that_lasts() -> None:
     await function.clock.pass_time(200)
     assert (await invocation, len(function.ended)) == (ALL_DONE, 19)
     assert sorted(function.begun.values())[15] - function.ended["a"] <= 0.25
-
-
-async def test_nothing_is_pulled_that_could_not_end_in_time() -> None:
-    """The last poll leaves time for itself, a whole turn, and its end."""
-    function = Function(left_s=60)
-    await function.sent("29 own")
-    await function.clock.pass_time(200)
-    assert 0 < function.polls.at[-1] <= 60 - LIMIT_S - SPARE_S - POLL_S
 
 
 async def test_a_late_loop_gets_no_more_turns(monkeypatch: Patch) -> None:
@@ -378,18 +375,15 @@ def source() -> Iterator[Source]:
 
 
 def test_the_function_lives_through_many_invocations(source: Source) -> None:
-    """Every invocation uses the same event loop, and leaves nothing running in it."""
+    """All use one event loop, and leave nothing running; an event of another source is an error."""
     for _ in range(3):
         head, record = source.send()
-        assert (source.handle(record), source.state(head)) == ([], S.TASK_STATE_COMPLETED)
+        assert source.handle(record) == []
+        assert source.state(head) == S.TASK_STATE_COMPLETED
         assert asyncio.all_tasks(source.function._loop) == set()
-
-
-@pytest.mark.parametrize("event", [{"Records": "x"}, {"detail-type": "Scheduled Event"}])
-def test_an_event_of_another_source_is_refused(source: Source, event: dict[str, Any]) -> None:
-    """A wrong wiring is an error, not a batch that was processed."""
-    with pytest.raises(InvalidArgumentError, match="not one of SQS"):
-        source.function.handle(event, LambdaContext())
+    for event in ({"Records": "x"}, {"detail-type": "Scheduled Event"}):
+        with pytest.raises(InvalidArgumentError, match="not one of SQS"):
+            source.function.handle(event, LambdaContext())
 
 
 def test_blocking_calls_of_all_places_run_at_once() -> None:

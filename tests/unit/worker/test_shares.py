@@ -26,6 +26,7 @@ from a2a_serverless.worker.sweeper import MOST_COPIES, MOST_REQUEUED
 from tests.support.clocks import ManualClock
 from tests.support.databases import LONG
 from tests.support.messages import request
+from tests.support.present import present
 from tests.support.queues import MemoryQueue, left
 from tests.support.workers import Agent, complete
 from tests.unit.worker.shares import alone, behind, p95, steady, wakes, woken
@@ -105,9 +106,7 @@ class World(Repairs):
     async def parked(self, user: str = "ann", *, at: int | None = None) -> Head:
         """A message whose turn waits for a share, by default from now on."""
         head = await self.lose(user)
-        left = await self.of(head).park(head, "share", at=at)
-        assert left is not None
-        return left
+        return present(await self.of(head).park(head, "share", at=at))
 
     def of(self, head: Head) -> DurableStorage:
         return self.storage.for_scope(Scope(head.scope))
@@ -181,8 +180,7 @@ async def test_a_dead_worker_keeps_no_share() -> None:
     world = World()
     head = await world.parked()
     storage = world.of(head)
-    requeued = await storage.requeue(head)
-    assert requeued is not None
+    requeued = present(await storage.requeue(head))
     assert [each.task_id for each in await shares.requeued(world.storage)] == [head.task_id]
     await storage.commit(requeued, Commit(token="dead", claims=True))
     person = storage.scope.principal
@@ -246,8 +244,8 @@ async def test_a_place_that_leaves_its_turn_runs_a_woken_one() -> None:
     world.clock.advance(2)
     admitted = await world.shares.admits(handle, own)
     assert admitted.head is None
-    assert admitted.instead is not None
-    assert (admitted.instead.attempt, admitted.instead.message.params.copy_number) == (1, 1)
+    instead = present(admitted.instead)
+    assert (instead.attempt, instead.message.params.copy_number) == (1, 1)
 
 
 @pytest.mark.parametrize(("turns", "goes"), [(1, "operations"), (2, "quarantine")])
