@@ -64,9 +64,7 @@ async def test_a_refusal_by_form_asks_no_dns_server() -> None:
 
 
 @pytest.mark.parametrize("answers", [False, True])
-async def test_a_name_without_addresses_is_refused(
-    monkeypatch: pytest.MonkeyPatch, *, answers: bool
-) -> None:
+async def test_unknown_names_are_refused(monkeypatch: pytest.MonkeyPatch, *, answers: bool) -> None:
     """So is one whose DNS server is silent: a registration waits for it for a bounded time."""
     monkeypatch.setattr(addresses, "RESOLVE_S", 0.01)
 
@@ -132,12 +130,7 @@ METADATA = "169.254.169.254,169.254.170.2,169.254.170.23,fd00:ec2::254,fd00:ec2:
 
 @pytest.mark.parametrize(
     "listed",
-    [
-        "credentials.example",
-        "0.0.0.0/0,::/0",
-        "169.254.0.0/16,fe80::/10,fd00:ec2::/32",
-        METADATA,
-    ],
+    ["credentials.example", "0.0.0.0/0,::/0", "169.254.0.0/16,fe80::/10,fd00:ec2::/32", METADATA],
 )
 async def test_nothing_on_the_list_opens_metadata(listed: str) -> None:
     """No entry of the list, by name or by network, allows a metadata address."""

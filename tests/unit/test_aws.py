@@ -96,7 +96,6 @@ class Service:
         self.answers = threading.Event()
 
     def ask(self) -> str:
-        """Wait for the answer."""
         assert self.answers.wait(30)
         return "answered"
 

@@ -60,9 +60,7 @@ def ceilings() -> dict[str, list[float]]:
         return [most / each for each in cost[used]]
 
     return {
-        "WorkerConcurrency": [
-            default("WorkerConcurrency") / (turn + OWN_S["worker"]) for turn in turns
-        ],
+        "WorkerConcurrency": [default("WorkerConcurrency") / (t + OWN_S["worker"]) for t in turns],
         "environments": over(1000, "seconds of Lambda environments"),
         "ThrottleRate": [default("ThrottleRate") / each for each in busiest(cost)],
         "API Gateway": over(10_000, "requests to API Gateway"),
@@ -185,9 +183,7 @@ def test_the_month_without_tasks_follows_from_the_template() -> None:
     all_of_it = sum(dollars for _, dollars, _ in rests)
     metrics = re.search(r"(\d+) custom metrics", told["with tasks all the time"][1])
     assert metrics is not None
-    more = {
-        f"with {part}": [f"{dollars:.2f}", what] for part, dollars, what in chosen(int(metrics[1]))
-    }
+    more = {f"with {it}": [f"{dollars:.2f}", what] for it, dollars, what in chosen(int(metrics[1]))}
     parts = {name: cells for name, cells in told.items() if len(cells) == 2 and cells[-1]}
     del parts["a month without tasks, in dollars"]
     assert {name: it for name, it in parts.items() if name != "**all**"} == expected | more

@@ -46,9 +46,7 @@ def own_variables(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "URL", "AWS_LAMBDA_FUNCTION_NAME": "worker"}, False),
     ],
 )
-def test_the_standard_variables_decide(
-    variables: dict[str, str], *, sends: bool, monkeypatch: Patch
-) -> None:
+def test_the_standard_variables_decide(variables: Any, *, sends: bool, monkeypatch: Patch) -> None:
     """They name a collector, and metrics are not off; a function, which is frozen, sends none."""
     monkeypatch.setattr(observability, "_lines", lambda _: [])
     with collector() as collecting:
@@ -104,9 +102,7 @@ class Bare(MetricExporter):
 
 
 @pytest.mark.parametrize("refuses", [False, True])
-def test_of_the_exporter_its_public_interface_is_enough(
-    *, refuses: bool, monkeypatch: Patch, caplog: Log
-) -> None:
+def test_a_public_exporter_is_enough(*, refuses: bool, monkeypatch: Patch, caplog: Log) -> None:
     """A release with other private attributes exports; one that cannot be used is what is named."""
     monkeypatch.setattr(Bare, "refuses", refuses)
     monkeypatch.setattr(metric_exporter, "OTLPMetricExporter", Bare)

@@ -154,9 +154,7 @@ def test_the_tests_exist(text: str) -> None:
         assert re.search(rf"def {name}\(", sources), name
 
 
-EVERY = [
-    command for part in PARTS for block in commands.blocks(pages.part(part)) for command in block
-]
+EVERY = [it for part in PARTS for block in commands.blocks(pages.part(part)) for it in block]
 
 
 @pytest.mark.parametrize("text", commands.left_out())

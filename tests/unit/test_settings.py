@@ -150,7 +150,6 @@ def open_nothing(url: str, clock: Clock) -> object:
 
 
 def refusal_of(name: str) -> str:
-    """The sentence with which a table is refused."""
     with pytest.raises(ConfigurationError) as caught:
         open_table(name, SystemClock())
     return str(caught.value)

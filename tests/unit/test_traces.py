@@ -57,8 +57,6 @@ T = TypeVar("T")
 
 
 class Author(Worker):
-    """Does what the last word of a message says."""
-
     keeps_conversation = True
 
     def __init__(self) -> None:
@@ -191,12 +189,10 @@ class World(Bench):
         await self.say(word, headers=None, contextId=self.sent["contextId"])
 
     async def post(self, path: str, word: str) -> None:
-        """Send a message and wait for its turn."""
         body, headers = {"message": message(f"{TEXT} {word}")}, {"A2A-Version": "1.0", **CLIENTS}
         await asyncio.gather(self.http.post(path, json=body, headers=headers), self.run())
 
     async def say_unsent(self, word: str) -> None:
-        """Send a message whose operation finds no queue."""
         with mock.patch.object(self.operations, "send", side_effect=UnavailableError):
             await self.say(word)
 
@@ -210,7 +206,6 @@ class World(Bench):
         return self.adapter.process(await self._passed(self.deliver()), **options)
 
     async def run(self) -> None:
-        """Run the next delivery to its end."""
         await self._passed(await self._process())
 
     async def run_for(self, seconds: str) -> None:
@@ -694,9 +689,7 @@ HOSTILE: dict[str, list[tuple[bytes, bytes]]] = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-async def test_no_header_fails_a_request_or_forces_a_trace(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_headers_fail_or_force_nothing(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hostile trace is as none, or is not recorded with a share of 0, whatever its flag says."""
     monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0")
     settings = Settings(auth="none")

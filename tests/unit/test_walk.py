@@ -65,7 +65,6 @@ class Step(NamedTuple):
 
 
 def walk() -> list[Step]:
-    """The steps of the page, in its order."""
     legs = LEG.findall(PAGE.read_text(encoding="utf-8"))
     return [Step(leg, *found) for leg, text in legs for found in STEP.findall(text)]
 
@@ -99,8 +98,6 @@ class Trace:
 
 
 class Greeter(Worker):
-    """Answers at once."""
-
     async def handle(self, ctx: TaskContext) -> None:
         await ctx.respond("Hello.")
 
@@ -198,9 +195,7 @@ def test_the_api_loads_what_it_needs(name: str, unused: set[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["a2a.types", "no_such_package"])
-def test_an_agent_finds_the_packages_that_the_sdk_does_without(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_an_agent_finds_what_the_sdk_leaves(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """They are hidden from the SDK's import alone, also where that fails."""
     monkeypatch.delitem(sys.modules, "click", raising=False)
     with suppress(ModuleNotFoundError), cold_start(name):

@@ -86,8 +86,6 @@ async def test_groups_run_at_the_same_time() -> None:
 
 
 class Echo(EventFunction):
-    """Does what a test says."""
-
     def __init__(self, step: Callable[[], Awaitable[None]]) -> None:
         self.step = step
         super().__init__()

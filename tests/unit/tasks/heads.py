@@ -34,12 +34,10 @@ def followed(head: Head) -> Head:
 
 
 def asked(head: Head, by: str = "") -> Head:
-    """HEAD after a request to cancel."""
     return canceling(head, by=by, now_ms=0, timing=Timing())
 
 
 def stepped(head: Head, commit: Commit) -> Head:
-    """HEAD after a commit."""
     return advance(head, commit, now_ms=0, timing=Timing()).head
 
 

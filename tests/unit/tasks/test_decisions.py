@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from a2a.types import TaskStatus
@@ -132,9 +132,7 @@ def test_how_it_is_canceled(head: Head, by_run: CancelDecision, by_cancel: Cance
     ],
     ids=["waits", "another turn", "claimed", "paused", "ended"],
 )
-def test_what_is_done_with_a_turn_that_nobody_claims(
-    head: Head, copy: tuple[int, int] | None, *, is_over: bool
-) -> None:
+def test_what_is_done_with_a_turn_nobody_claims(head: Head, copy: Any, *, is_over: bool) -> None:
     """A repeated message sends it under the number of its newest copy; at last it is given up.
 
     The due index watches what a worker has, or had. Its time counts from when it became current, if

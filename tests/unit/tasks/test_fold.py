@@ -57,9 +57,7 @@ def applied_for(history: History, monkeypatch: pytest.MonkeyPatch) -> int:
 
 @pytest.mark.long
 @pytest.mark.parametrize("turns", [4, 8])
-def test_twice_as_many_restarted_turns_are_twice_the_work(
-    turns: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_twice_the_restarts_are_twice_the_work(turns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A restart costs what its own turn has written, not what the task has."""
     once = restarted_turns(turns)
     twice = restarted_turns(2 * turns)
@@ -75,7 +73,6 @@ def folded(*commits: tuple[str | None, tuple[Entry, ...]]) -> Fold:
 
 
 def shown(fold: Fold) -> list[list[str]]:
-    """The texts of the parts of each artifact."""
     return [[part.text for part in each.parts] for each in fold.task().artifacts]
 
 

@@ -79,8 +79,6 @@ class _Jumps(selectors.DefaultSelector):
 
 
 class LoopClock:
-    """The time of a loop."""
-
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
 
@@ -136,8 +134,6 @@ class LaggingTable(MemoryTable):
 
 
 class SlowQueue(MemoryQueue[Operation]):
-    """A queue whose requests take their time."""
-
     most_receives = 0
     """Of one message."""
     receives: Counter[str]
@@ -277,7 +273,6 @@ class House:
         return (await storage.open_task(context_id, request("work"), caller=user)).head
 
     async def send(self, caller: str, context_id: str = "ctx") -> str:
-        """A message of a caller."""
         head = await self.lose(caller, context_id)
         task_id = head.task_id
         self.whose[task_id] = caller
@@ -292,7 +287,6 @@ class House:
         return head.task_id
 
     async def burst(self, caller: str, count: int) -> list[str]:
-        """Messages of a caller at once."""
         return await asyncio.gather(*(self.send(caller) for _ in range(count)))
 
     async def _work(self, context: RequestContext, queue: EventQueue) -> None:

@@ -105,15 +105,12 @@ class Stand:
         return present((await self.head()).turn.released)
 
     async def ends(self) -> list[AttemptEnd]:
-        """How the attempts have ended, by the log."""
         return [each.ended for each in await self.bench.records(self.task) if each.ended]
 
     async def entries(self) -> list[Entry]:
-        """The log's entries."""
         return [entry for each in await self.bench.records(self.task) for entry in each.entries]
 
     async def kinds(self) -> list[str]:
-        """The kinds of the log's entries."""
         return [type(entry).__name__ for entry in await self.entries()]
 
     async def work(self, *, deadline_s: float | None = None) -> Head:
@@ -240,7 +237,6 @@ class Source:
 
 
 async def ask(context: RequestContext, queue: EventQueue) -> None:
-    """An agent that asks."""
     await queue.enqueue_event(status(context, S.TASK_STATE_INPUT_REQUIRED, "which?"))
 
 
@@ -266,7 +262,6 @@ def line(caplog: Log, action: str) -> dict[str, Any]:
 
 
 def actions(caplog: Log) -> list[str]:
-    """The actions of the log's lines."""
     return [vars(record)["action"] for record in caplog.records if "action" in vars(record)]
 
 

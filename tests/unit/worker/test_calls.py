@@ -80,7 +80,6 @@ def bench(peer: Peer, handle: Handle, **more: Any) -> AgentBench:
 
 
 def answer_of(peer: Peer, handle: Handle, *said: Any, **more: Any) -> str:
-    """The text that a caller completes with."""
     with bench(peer, handle) as tested:
         return text_of(tested.send(*said or ("go",), **more))
 
@@ -224,9 +223,7 @@ class Plain(AgentExecutor):
         raise RuntimeError("nothing to cancel")
 
 
-def test_a_cancel_of_an_executor_cancels_its_calls(
-    peer: Peer, monkeypatch: Any, caplog: Log
-) -> None:
+def test_an_executors_cancel_cancels_its_calls(peer: Peer, monkeypatch: Any, caplog: Log) -> None:
     """The official interface's own agent needs no code for that, and its error changes nothing."""
     monkeypatch.setattr(Remote, "connected", lambda _, *by: remotes.connected(peer.remote(), *by))
     with AgentBench(Plain) as tested:
@@ -237,7 +234,6 @@ def test_a_cancel_of_an_executor_cancels_its_calls(
 
 
 def not_canceled(caplog: Log) -> str:
-    """The one line that says that a call was not canceled."""
     return str(line(caplog, "call_not_canceled")["said"])
 
 
@@ -273,8 +269,7 @@ def test_a_cancel_says_that_a_long_url_is_not_in_the_records(peer: Peer, caplog:
     with bench(peer, asks) as tested:
         run = tested.send("go")
         before = len(peer.requests)
-        assert tested.cancel(run).state == "canceled"
-        assert len(peer.requests) == before
+        assert (tested.cancel(run).state, len(peer.requests)) == ("canceled", before)
     assert "has only the beginning of its URL" in not_canceled(caplog)
 
 
@@ -367,7 +362,6 @@ def empty_looks(request: httpx.Request, moment: str) -> httpx.Response | None:
 
 
 def card(url: str = "http://test/", version: str = "1.0", *, pushes: bool = False) -> AgentCard:
-    """The card with another interface."""
     made = copied(CARD)
     made.supported_interfaces[0].url = url
     made.supported_interfaces[0].protocol_version = version
@@ -683,9 +677,7 @@ def test_a_call_that_outlives_its_process_passes_on_the_rest(after_s: float) -> 
     assert pieces == ["a book"]
 
 
-def test_a_stream_that_has_missed_the_end_is_left(
-    reader: tuple[Peer, Remote], monkeypatch: Patch
-) -> None:
+def test_a_stream_that_has_missed_the_end_is_left(reader: Any, monkeypatch: Patch) -> None:
     """After a time without an event the call waits without it; the rest of the text comes then."""
     peer, books = reader
     monkeypatch.setattr(calls, "_IN_STEP_S", 0.2)
@@ -823,9 +815,7 @@ def test_no_notification_is_believed(clerk: Peer, mail: list[httpx.Request]) -> 
     [None, {"content": b"x" * 262_145}, {"headers": {"Content-Encoding": "gzip"}}],
     ids=["read", "long", "compressed"],
 )
-def test_a_notification_wakes_the_turn(
-    clerk: Peer, mail: list[httpx.Request], form: dict[str, Any] | None
-) -> None:
+def test_a_notification_wakes_the_turn(clerk: Peer, mail: list[httpx.Request], form: Any) -> None:
     """It leaves its process for an hour, and goes on with a POST, be it readable or not."""
 
     def ends() -> httpx.Request:

@@ -131,7 +131,6 @@ async def test_a_turn_that_asks_gives_up_the_conversation() -> None:
 
 
 async def received(talk: Talk, tasks: list[Head]) -> list[Handle[Operation]]:
-    """The deliveries of tasks, in their order."""
     handles = {handle.message.task_id: handle for handle in await talk.operations.pull(10, 0)}
     return [handles.pop(task.task_id) for task in tasks]
 
@@ -220,5 +219,4 @@ async def test_a_worker_tells_if_its_api_is_set_otherwise(caplog: Log, *, is_ser
     talk.storage.is_serial = True
     await talk.work_off()
     told = {line["task_id"] for line in lines(caplog, "no_place")}
-    assert told == (set() if is_serial else {after.task_id})
-    assert set(talk.agent.runs) == {"one", "two"}
+    assert (told, set(talk.agent.runs)) == (set() if is_serial else {after.task_id}, {"one", "two"})

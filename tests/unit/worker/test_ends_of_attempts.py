@@ -66,8 +66,6 @@ async def test_a_failed_attempt_leaves_its_end_on_head(caplog: Log) -> None:
 
 
 class UnsayableError(Exception):
-    """An error that cannot be shown as text."""
-
     def __str__(self) -> str:
         raise RuntimeError("no text")
 
@@ -254,8 +252,6 @@ async def forever() -> None:
 
 
 def leaving(leave: Work) -> Agent:
-    """An agent that leaves work behind."""
-
     async def execute(context: RequestContext, queue: EventQueue) -> None:
         await leave()
         await asyncio.sleep(0)
@@ -439,9 +435,7 @@ async def test_an_exit_does_not_hold_up_a_cancel() -> None:
 @pytest.mark.parametrize(
     ("ends", "action"), [(sys.exit, "exit_in_callback"), (None, "loop_stopped")]
 )
-def test_an_end_of_the_loop_does_not_end_the_function(
-    ends: Callable[[], None] | None, action: str, caplog: Log
-) -> None:
+def test_an_end_of_a_loop_does_not_end_the_function(ends: Any, action: str, caplog: Log) -> None:
     """An exit in a callback, or a stopped loop, is logged; both turns of the batch complete."""
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:

@@ -231,8 +231,7 @@ async def test_an_agent_emits_from_a_loop_of_its_own() -> None:
 
     async with asyncio.timeout(60):
         stand, head = await run(Agent(elsewhere), clock=SystemClock())
-    assert head.state == S.TASK_STATE_COMPLETED
-    assert await stand.artifacts() == {"a": ["one two "]}
+    assert (head.state, await stand.artifacts()) == (S.TASK_STATE_COMPLETED, {"a": ["one two "]})
 
 
 async def test_events_of_many_tasks_keep_their_order(monkeypatch: Patch) -> None:
@@ -271,7 +270,6 @@ async def test_a_large_answer_fits_behind_the_conversations_state() -> None:
 
 
 def wordless(**metadata: object) -> Message:
-    """An agent's message without parts."""
     return Message(message_id="w", role=Role.ROLE_AGENT, metadata=metadata)
 
 

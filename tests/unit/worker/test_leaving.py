@@ -159,8 +159,7 @@ async def test_leaving_is_no_cancel(
     caplog: Log,
 ) -> None:
     """TurnParked comes out of each call of `ctx`; `finally` runs, and the turn goes on."""
-    heard: list[str] = []
-    ended: list[str] = []
+    heard, ended = list[str](), list[str]()
 
     async def handle(ctx: TaskContext) -> None:
         async def leaf(key: str = "") -> None:
@@ -226,8 +225,7 @@ CALLS: dict[str, Callable[[TaskContext], Awaitable[Any]]] = {
 
 async def test_each_call_says_that_the_turn_has_left() -> None:
     """Also those of a thread: none of them does anything, and none waits."""
-    heard: list[str] = []
-    did: list[str] = []
+    heard, did = list[str](), list[str]()
 
     async def handle(ctx: TaskContext) -> None:
         def in_thread() -> None:
@@ -416,8 +414,7 @@ async def test_a_thread_does_not_sleep_again() -> None:
     clock = ManualClock()
     clock.sleep = sleep = AsyncMock(wraps=clock.sleep)  # type: ignore[method-assign]
     stand = Stand(handle, clock=clock)
-    assert (await stand.work()).state == S.TASK_STATE_COMPLETED
-    assert sleeps == [{30.5, BUSY_S}, set()]
+    assert ((await stand.work()).state, sleeps) == (S.TASK_STATE_COMPLETED, [{30.5, BUSY_S}, set()])
 
 
 async def test_a_sleep_until_a_time_leaves_a_worker_that_ends_before() -> None:
@@ -496,9 +493,7 @@ def final(played: Played) -> str:
     ],
     ids=["seconds", "minutes", "growing"],
 )
-def test_a_poll_looks_until_its_job_is_done(
-    done_at: int, options: dict[str, Any], looks: Any, leaves: int
-) -> None:
+def test_a_poll_looks_until_it_is_done(done_at: int, options: Any, looks: Any, leaves: int) -> None:
     """Looks that find nothing write nothing; waits grow by half to their cap, and hold nobody."""
     job = Job(done_at)
     played = Played(job.polled(**options))

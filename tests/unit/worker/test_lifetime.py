@@ -88,7 +88,6 @@ class Delivery(Handle[Operation]):
 async def kept(
     handle: Delivery, *, visibility_s: float = BEAT_S, **options: Any
 ) -> AsyncIterator[Lease]:
-    """Keep a delivery during the block."""
     storage = memory_backends(Settings()).storage
     lease = lease_of(storage, opened(), handle=handle, visibility_s=visibility_s, **options)
     async with lease.keeping_delivery():
@@ -106,9 +105,7 @@ async def test_a_blocked_event_loop_keeps_its_delivery() -> None:
     assert heartbeats_alive() == []
 
 
-@pytest.mark.parametrize(
-    ("share", "at_once"), [(0, 1), (0.5, 1), (1, 0), (2, 1)], ids=["unknown", "half", "all", "more"]
-)
+@pytest.mark.parametrize(("share", "at_once"), [(0, 1), (0.5, 1), (1, 0), (2, 1)])
 async def test_a_delivery_that_its_receive_keeps_is_kept_once(share: float, at_once: int) -> None:
     """A receive that has just hidden it for the visibility counts as a renewal."""
     handle = Delivery()
@@ -278,8 +275,6 @@ class Looks:
 
 @dataclass(eq=False)
 class Task:
-    """A task that is looked at."""
-
     task_id: str
     on_head: Any = field(default_factory=AsyncMock)
 
@@ -370,8 +365,6 @@ HOUR_S = 3600
 
 
 class Slow(Stand):
-    """A stand whose agent takes its time."""
-
     def __init__(self, seconds: float, **settings: int) -> None:
         async def execute(context: RequestContext, queue: EventQueue) -> None:
             await queue.enqueue_event(chunk(context, "half"))
@@ -602,9 +595,8 @@ async def test_without_a_thread_no_turn_starts(monkeypatch: Patch) -> None:
     """A process that cannot start another thread gives the turn back."""
     stand = Stand(Agent(complete), **BEATING)
     await stand.send()
-    monkeypatch.setattr(
-        threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread"))
-    )
+    exhausted = Mock(side_effect=RuntimeError("can't start new thread"))
+    monkeypatch.setattr(threading.Thread, "start", exhausted)
     assert await stand.bench.work() is False
     assert (stand.agent.started, (await stand.head()).turn.attempts) == ([], 0)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextvars import ContextVar
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -91,12 +92,9 @@ FAILING, RETRY = Mock(side_effect=LookupError("not yet")), Retry(tries=2, base_s
         lambda ctx: ctx.step("look", FAILING, retry=RETRY),
     ],
 )
-def test_a_cancel_ends_a_wait_in_a_thread(
-    bench: Bench, caplog: Log, wait: Callable[[TaskContext], Awaitable[None]]
-) -> None:
+def test_a_cancel_ends_a_wait_in_a_thread(bench: Bench, caplog: Log, wait: Any) -> None:
     """An event loop of the agent's own, which no asyncio cancellation reaches, hears it too."""
-    seen: list[str] = []
-    has_ended = threading.Event()
+    seen, has_ended = list[str](), threading.Event()
 
     def blocking(ctx: TaskContext) -> None:
         async def waiting() -> None:

@@ -59,7 +59,6 @@ def line_of(mark: str) -> int:
 
 
 def told(caplog: Log, action: str) -> list[str]:
-    """The messages of the lines with an action."""
     return [line["said"] for line in lines(caplog, action)]
 
 
@@ -126,8 +125,7 @@ async def test_an_exception_before_the_await_is_tried_again(caplog: Log) -> None
         await ctx.respond()
 
     stand, head = await run(handle, clock=ManualClock())
-    assert head.state == S.TASK_STATE_COMPLETED
-    assert await stand.artifacts() == {"answer": ["whole"]}
+    assert (head.state, await stand.artifacts()) == (S.TASK_STATE_COMPLETED, {"answer": ["whole"]})
     assert [each.partition(" (")[0] for each in told(caplog, "never_awaited")] == [
         "ctx.emit_text_artifact(…) was never awaited"
     ]
@@ -685,5 +683,4 @@ async def test_each_turn_has_its_own_value(*, is_set: bool) -> None:
     await stand.cancel()
     await stand.work()
     values = ["r1", "r1", "unset", "r2", "r2"]
-    assert seen == [value if is_set else "unset" for value in values]
-    assert REQUEST_ID.get() == "unset"
+    assert (seen, REQUEST_ID.get()) == ([value if is_set else "unset" for value in values], "unset")

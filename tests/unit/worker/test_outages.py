@@ -445,7 +445,6 @@ class Storm(House):
             await self._until_answered(lambda: self.storage.request_cancel(head.task_id))
 
     async def _answer(self, head: Head, number: int) -> None:
-        """Answer a task's question."""
         commit = Commit(entries=(TurnOpened(request("work")),), idempotency_key=f"second {number}")
 
         async def answered() -> Head | None:

@@ -58,7 +58,6 @@ async def go_on(stand: Stand, message: SendMessageRequest) -> None:
 
 
 def named(part: Part, question: str) -> Part:
-    """A part that answers one question."""
     part.metadata.update({"questionId": question})
     return part
 
@@ -260,8 +259,7 @@ async def test_a_time_out_that_is_not_caught_fails_the_task() -> None:
 
 async def test_a_question_waits_for_what_is_under_way() -> None:
     """A step and a blocking function beside it come to their ends first."""
-    ended: list[str] = []
-    go = asyncio.Event()
+    ended, go = list[str](), asyncio.Event()
 
     async def search() -> str:
         await go.wait()
@@ -345,7 +343,7 @@ async def test_a_state_is_stored_with_the_question() -> None:
         ("account", "started", "said another content of artifact 'log'"),
     ],
 )
-async def test_code_that_differs_before_its_question_fails_with_what_differs(
+async def test_code_that_differs_before_its_question_fails(
     name: str, before: str, says: str
 ) -> None:
     """Code that does not ask any more what was answered; or that says something else before."""
@@ -375,7 +373,6 @@ async def paying(ctx: TaskContext) -> None:
 
 
 async def send(stand: Stand, *, turn: int = 1, mark: str = "") -> SignalDecision:
-    """Send a signal for the stand's task."""
     return await signal(
         stand.storage,
         stand.task.task_id,

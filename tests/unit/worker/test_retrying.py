@@ -68,7 +68,6 @@ async def sleeping(context: RequestContext, queue: EventQueue) -> None:
 
 
 def inputs(stand: Stand) -> list[str]:
-    """The messages of the agent's starts."""
     return [context.get_user_input() for context in stand.agent.started]
 
 
@@ -384,7 +383,6 @@ LOOKS = 30
 
 
 def answer(status: int, **headers: str) -> httpx.HTTPStatusError:
-    """What httpx raises for an answer of a model."""
     request = httpx.Request("POST", "https://model.example/v1")
     names = {name.replace("_", "-"): value for name, value in headers.items()}
     response = httpx.Response(status, headers=names, request=request)

@@ -70,7 +70,6 @@ def of_google(status: int, *details: dict[str, Any]) -> Exception:
 
 
 def raised(error: BaseException, *causes: BaseException, implicit: bool = False) -> BaseException:
-    """`error` with a chain of exceptions that led to it."""
     last = error
     for cause in causes:
         if implicit:

@@ -107,8 +107,7 @@ class Function(Stand):
 async def test_a_poll_has_a_turn_beside_it_and_a_turns_time_behind_it() -> None:
     """Where every turn ends within a second, none is paid for; the last one leaves time for all."""
     function = Function()
-    assert await (await function.sent("0 own")) == ALL_DONE
-    assert function.polls.at == []
+    assert (await (await function.sent("0 own")), function.polls.at) == (ALL_DONE, [])
     function = Function(left_s=60)
     await function.sent("29 own")
     await function.clock.pass_time(200)
@@ -159,8 +158,7 @@ async def test_a_queue_that_vanishes_ends_the_pulling(caplog: Log) -> None:
     function.polls.pull = AsyncMock(side_effect=ConfigurationError("q does not exist."))
     invocation = await function.sent("10 own")
     await function.clock.pass_time(10)
-    assert await invocation == ALL_DONE
-    assert ([*function.ended], len(function.polls.at)) == (["own"], 1)
+    assert (await invocation, [*function.ended], len(function.polls.at)) == (ALL_DONE, ["own"], 1)
     assert actions(caplog) == ["pull_failed"]
 
 
@@ -342,8 +340,7 @@ async def test_a_quarantined_turn_that_is_sent_twice_runs_once() -> None:
     operation = left(function.queue)[0]
     await function.quarantine.send(operation)
     await function.work_off()
-    assert function.starts == ["suspect"]
-    assert await function.state(suspect) == S.TASK_STATE_COMPLETED
+    assert (function.starts, await function.state(suspect)) == (["suspect"], S.TASK_STATE_COMPLETED)
 
 
 @pytest.mark.parametrize(
@@ -378,8 +375,7 @@ def test_the_function_lives_through_many_invocations(source: Source) -> None:
     """All use one event loop, and leave nothing running; an event of another source is an error."""
     for _ in range(3):
         head, record = source.send()
-        assert source.handle(record) == []
-        assert source.state(head) == S.TASK_STATE_COMPLETED
+        assert (source.handle(record), source.state(head)) == ([], S.TASK_STATE_COMPLETED)
         assert asyncio.all_tasks(source.function._loop) == set()
     for event in ({"Records": "x"}, {"detail-type": "Scheduled Event"}):
         with pytest.raises(InvalidArgumentError, match="not one of SQS"):

@@ -77,9 +77,7 @@ def test_a_sweep_costs_what_it_wakes() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("fault", "least"), [({"lag_s": 0.5}, 0.9), ({"deaths": 0.01}, 0.8)], ids=["lag", "deaths"]
-)
+@pytest.mark.parametrize(("fault", "least"), [({"lag_s": 0.5}, 0.9), ({"deaths": 0.01}, 0.8)])
 def test_what_fails_leaves_no_place_idle_for_long(fault: Mapping[str, Any], least: float) -> None:
     """Indexes half a second late, or a worker's death at each hundredth delivery, cost little."""
     assert alone(10, MANY, 2.0, seed=0, **fault) >= least
@@ -93,7 +91,6 @@ class World(Repairs):
         self.shares = Shares(self.storage, self.queue, self.clock, chance=lambda: 0.5)
 
     async def send(self, user: str = "ann") -> Head:
-        """A message whose turn waits on the queue."""
         head = await self.lose(user)
         await self.queue.send(Operation.to_run(OperationParams.of(head, 1)))
         return head
@@ -120,7 +117,6 @@ class World(Repairs):
         return sum(map(len, found.values()))
 
     def copies(self) -> list[str]:
-        """The tasks of the messages on the queue."""
         return [message.task_id for message in left(self.queue)]
 
 
@@ -137,8 +133,7 @@ async def test_those_who_wait_are_woken_by_turns() -> None:
         world.clock.advance(10)
         await world.shares.refill(1)
     ann, bob = [h.task_id for h in heads[:3]], [h.task_id for h in heads[3:]]
-    assert world.copies() == [ann[0], bob[0], ann[1], bob[1], ann[2]]
-    assert await world.waiting() == 0
+    assert (world.copies(), await world.waiting()) == ([ann[0], bob[0], ann[1], bob[1], ann[2]], 0)
 
 
 async def test_a_woken_turn_without_a_place_stands_in_line_again() -> None:

@@ -65,8 +65,7 @@ async def test_a_recorded_step_does_not_run_again() -> None:
         await ctx.complete(f"{words} {found}")
 
     stand, head = await run(handle)
-    assert (head.state, stand.script.starts) == (S.TASK_STATE_COMPLETED, 2)
-    assert ran == ["plan", "a", "a"]
+    assert (head.state, stand.script.starts, ran) == (S.TASK_STATE_COMPLETED, 2, ["plan", "a", "a"])
     # Results are as their records have them, also in the attempt that has made them.
     final = ["['a', 'b'] {'1': 1}"]
     assert await stand.artifacts() == {"a": ["introplanned"], "final-answer": final}
@@ -128,8 +127,7 @@ class Stop(BaseException):
 )
 async def test_a_failure_is_recorded_if_an_agent_goes_on(failure: BaseException, says: str) -> None:
     """Behind its tries the agent gets the same error in later attempts; no other try is made."""
-    ran: list[int] = []
-    told: list[StepError] = []
+    ran, told = list[int](), list[StepError]()
 
     def fetch() -> None:
         ran.append(1)
@@ -316,9 +314,7 @@ async def test_code_that_has_changed_finds_its_records() -> None:
         ([("first", "text"), ("second", "text")], {"second": ["text"]}),
     ],
 )
-async def test_what_is_said_otherwise_starts_the_turn_over(
-    said: list[tuple[str, str]], shown: dict[str, list[str]]
-) -> None:
+async def test_what_is_said_otherwise_starts_the_turn_over(said: Any, shown: Any) -> None:
     """What an attempt says otherwise, or not any more, is never mixed: all runs again."""
     ran: list[str] = []
 
@@ -442,8 +438,7 @@ async def test_a_sleep_may_be_shorter_when_the_code_runs_again() -> None:
     begun = stand.clock.monotonic()
     while not (await stand.work()).is_terminal:
         await stand.pass_time(60)
-    assert woke == {at: at for at in (600, 660, 1260)}
-    assert stand.clock.monotonic() - begun == 2280
+    assert (woke, stand.clock.monotonic() - begun) == ({at: at for at in (600, 660, 1260)}, 2280)
 
 
 async def test_sleeps_beside_one_another_each_end_at_their_time() -> None:
@@ -794,9 +789,7 @@ WRONG: list[tuple[Callable[[TaskContext], Any], str]] = [
 
 
 @pytest.mark.parametrize(("call", "text"), WRONG)
-async def test_a_wrong_call_says_the_right_one(
-    call: Callable[[TaskContext], Any], text: str, caplog: Log
-) -> None:
+async def test_a_wrong_call_says_the_right_one(call: Any, text: str, caplog: Log) -> None:
     """The task fails at once; the log has the sentence."""
     raised: list[BaseException] = []
 

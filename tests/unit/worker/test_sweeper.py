@@ -49,7 +49,6 @@ def stack() -> Repairs:
 
 
 def copies(stack: Repairs) -> list[int]:
-    """The numbers of the copies that were sent."""
     return [operation.params.copy_number for operation in left(stack.queue)]
 
 
@@ -268,7 +267,6 @@ async def test_a_batch_whose_heads_cannot_be_read_is_left_to_the_next_run(
 
 
 async def cancelled(stack: Repairs) -> Head:
-    """A running task whose cancel is overdue."""
     head = await stack.claim(await stack.open())
     await stack.storage.request_cancel(head.task_id)
     stack.clock.advance(TIMEOUT_S)
@@ -325,7 +323,6 @@ Kind = Literal["run", "cancel"]
 
 
 def body(head: Head, kind: Kind = "run", *, turn: int | None = None) -> str:
-    """The message of an operation."""
     params = OperationParams.of(head, turn or head.turn.number)
     return Operation(operation=kind, params=params).model_dump_json()
 

@@ -33,7 +33,6 @@ PRICES = {"currency": "USD", "models": {"big*": {"input": 2, "output": 10, "cach
 
 @pytest.fixture
 def priced(tmp_path: Path) -> dict[str, Any]:
-    """Settings with a price list."""
     (tmp_path / "prices.json").write_text(json.dumps(PRICES))
     return {"prices": f"{tmp_path}/prices.json"}
 
