@@ -71,13 +71,15 @@ async def test_a_task_event_first_is_the_task_we_have() -> None:
 
 
 async def test_a_task_event_brings_what_it_holds() -> None:
-    """History, artifacts, metadata and status of an agent's own Task are taken over."""
+    """History, artifacts, metadata and status of an agent's own Task are taken over, once."""
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:
         task = own_task(context)
         task.history.append(text_message("note"))
         task.artifacts.append(Artifact(artifact_id="a", parts=[Part(text="all")]))
         task.metadata["cost"] = 3
+        await queue.enqueue_event(task)
+        await queue.enqueue_event(task)  # nothing in it is new
         task.status.CopyFrom(TaskStatus(state=S.TASK_STATE_COMPLETED, message=text_message("ok")))
         task.status.message.message_id = "end"
         await queue.enqueue_event(task)
@@ -87,6 +89,7 @@ async def test_a_task_event_brings_what_it_holds() -> None:
     assert (head.state, task.metadata["cost"]) == (S.TASK_STATE_COMPLETED, 3)
     assert (said(task), await stand.text()) == (["hello", "note"], "ok")
     assert await stand.artifacts() == {"a": ["all"]}
+    assert (await stand.kinds())[2:-2] == ["ArtifactWritten", "StatusChanged", "StatusChanged"]
 
 
 async def test_nothing_is_accepted_after_the_end(caplog: Log) -> None:
