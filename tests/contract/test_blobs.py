@@ -358,7 +358,8 @@ async def test_a_commit_names_only_what_is_stored(
 ) -> None:
     """If the store refuses, nothing is committed, and the rest of the task stays readable.
 
-    Without a store no reference is taken: it would name something as soon as there is one.
+    Without a store no reference is taken: it would name something as soon as there is one. Other
+    links are.
     """
     head = await begun(storage, Part(text="hi"))
     monkeypatch.setattr(blobs, "put", refuse)
@@ -371,6 +372,9 @@ async def test_a_commit_names_only_what_is_stored(
     storage.table.blobs = None
     with pytest.raises(InvalidArgumentError, match="only this service writes"):
         await begun(storage, Part(url=Blob.of(LARGE, OWNER).reference))
+    elsewhere = await begun(storage, Part(url="https://files.example/a"))
+    task = present(await storage.load_task(elsewhere.task_id))
+    assert task.history[0].parts[0].url == "https://files.example/a"
 
 
 async def test_a_missing_blob_hides_nothing_else(
