@@ -31,6 +31,7 @@ from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker import FinalError, Remote, Retry, TaskContext, Worker
 from a2a_serverless.worker.context import WorkerExecutor, active_turn
 from a2a_serverless.worker.failures import WrongCallError
+from a2a_serverless.worker.loops import FEW_CALLS
 from a2a_serverless.worker.outbox import FLUSH_BYTES
 from a2a_serverless_tools.contract import Storage
 from a2a_serverless_tools.testing import StandIn
@@ -67,6 +68,8 @@ def told(caplog: Log, action: str) -> list[str]:
 
 async def emits(ctx: TaskContext) -> None:
     ctx.emit_text_artifact("lost")  # type: ignore[unused-coroutine]  # forgotten emit
+    for _ in range(FEW_CALLS):  # behind so many, those that were awaited are no longer known
+        await ctx.load_context()
     await ctx.respond("Done.")
 
 
