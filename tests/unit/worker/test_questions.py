@@ -18,7 +18,7 @@ from a2a_serverless.worker import Answer, TaskContext, WaitTimeoutError
 from a2a_serverless.worker.context import active_turn
 from tests.support.messages import said
 from tests.support.workers import S, user_request
-from tests.unit.worker.stand import Log, Stand, run
+from tests.unit.worker.stand import Log, Patch, Stand, beside, run
 
 
 class Bank:
@@ -439,3 +439,12 @@ async def test_a_signal_is_of_one_code_of_one_task() -> None:
     assert await send(stand) is TAKE
     head = await stand.head()
     assert (head.turn.parked, head.turn.signaled) == ("asleep", head.version)
+
+
+async def test_of_two_signals_at_once_the_first_counts(monkeypatch: Patch) -> None:
+    """The other one, whose commit meets it, reads what has come in between."""
+    stand, _ = await run(paying)
+    before = await stand.kinds()
+    beside(monkeypatch, "commit", lambda: send(stand))
+    assert await send(stand) is SignalDecision.DONE
+    assert await stand.kinds() == [*before, "Recorded"]
