@@ -81,10 +81,7 @@ def test_the_ceilings_follow_from_the_counts(word: str, expected: list[float]) -
 
 
 def test_streams_and_webhooks_follow_from_their_limits() -> None:
-    """A limit of streams is that many tasks over the time of one stream; others open none.
-
-    A webhook's place is taken for a call's own time and the receiver's; one caller has a fifth.
-    """
+    """A stream's place is taken for its time, a webhook's for a call's and the receiver's."""
     for name in ("A2A_STREAMS_IN_ALL", "A2A_STREAMS_PER_CALLER"):
         (told,) = [it for word, it in rows("tasks a second until").items() if name in word]
         assert (told[:2], float(told[2])) == (["-", "-"], default(name) / STREAM_S)
@@ -140,34 +137,23 @@ def test_the_months_follow_from_the_prices() -> None:
     assert numbers(told) == [pytest.approx(month * one, rel=0.01) for one in each]
 
 
-AT_REST = {
-    "AWS::CloudWatch::Alarm",
-    "AWS::CloudWatch::Dashboard",
-    "AWS::SecretsManager::Secret",
-    "AWS::Serverless::Function",  # the sweeper's rounds, event sources
-    "AWS::Logs::LogGroup",
-}
-FREE_AT_REST = {
-    "AWS::ApiGateway::BasePathMapping",
-    "AWS::ApiGateway::DomainName",
-    "AWS::DynamoDB::Table",  # by what is stored
-    "AWS::IAM::ManagedPolicy",
-    "AWS::IAM::Role",
-    "AWS::Lambda::Permission",
-    "AWS::Route53::RecordSet",  # the zone is its owner's
-    "AWS::S3::Bucket",
-    "AWS::S3::BucketPolicy",
-    "AWS::SQS::Queue",
-    "AWS::Serverless::Api",
-    "AWS::Serverless::LayerVersion",
-    "AWS::WAFv2::WebACLAssociation",  # the web ACL is its owner's
-}
+PRICED_AT_REST = """
+    CloudWatch::Alarm CloudWatch::Dashboard Logs::LogGroup SecretsManager::Secret
+    Serverless::Function
+"""
+"""Of functions: the sweeper's rounds, and event sources."""
+FREE_AT_REST = """
+    ApiGateway::BasePathMapping ApiGateway::DomainName DynamoDB::Table IAM::ManagedPolicy IAM::Role
+    Lambda::Permission Route53::RecordSet S3::Bucket S3::BucketPolicy SQS::Queue Serverless::Api
+    Serverless::LayerVersion WAFv2::WebACLAssociation
+"""
+"""A table costs what is stored; zone and web ACL are their owner's."""
 
 
 def test_every_kind_of_resource_is_known_at_rest() -> None:
     """A new kind of resource has a price in the table of a month without tasks, or none at rest."""
     kinds = {resource["Type"] for resource in document()["Resources"].values()}
-    assert kinds == AT_REST | FREE_AT_REST
+    assert kinds == {f"AWS::{kind}" for kind in (PRICED_AT_REST + FREE_AT_REST).split()}
 
 
 def test_the_month_without_tasks_follows_from_the_template() -> None:
@@ -232,10 +218,7 @@ def values() -> dict[str, set[str]]:
 
 @pytest.mark.long
 def test_each_metric_has_its_price() -> None:
-    """The page names each metric, how many values its dimension has, and what CloudWatch takes.
-
-    A metric has at most one dimension; the reference says what each value of `reason` means.
-    """
+    """The page names each, its one dimension's values and price; the reference explains them."""
     table = rows("a month of metrics", "cost-drivers")
     told = {name.strip("`"): cells for name, cells in table.items() if name.startswith("`")}
     alone = {name for name, (_, dimensions) in observed.metrics().items() if not dimensions}

@@ -113,33 +113,29 @@ def forms(data: dict[str, Any]) -> Mapping[str, tuple[str, str, dict[str, Any]]]
     return asked
 
 
+SETTINGS = Settings(auth="none", blocking_limit_s=20, older_dialects=True)
+
+
 @pytest.fixture
 def agent() -> Echo:
     return Echo()
 
 
 @pytest.fixture
-def backends(settings: Settings) -> Backends:
-    return memory_backends(settings)
+def backends() -> Backends:
+    return memory_backends(SETTINGS)
 
 
 @pytest.fixture
-def settings() -> Settings:
-    return Settings(auth="none", blocking_limit_s=20, older_dialects=True)
-
-
-@pytest.fixture
-async def client(
-    agent: Echo, settings: Settings, backends: Backends
-) -> AsyncIterator[httpx.AsyncClient]:
+async def client(agent: Echo, backends: Backends) -> AsyncIterator[httpx.AsyncClient]:
     """An HTTP client of the agent, which works."""
     card = AgentCard(name="Echo", version="1", default_input_modes=["application/json"])
     card.capabilities.streaming = True
     told = AgentExtension(uri="urn:limits")
     told.params.update({"maxBytes": 100_000_000, "share": 0.5})
     card.capabilities.extensions.append(told)
-    transport = httpx.ASGITransport(create_app(settings, backends, card))
-    adapter = WorkerAdapter(backends, WorkerExecutor(agent), settings)
+    transport = httpx.ASGITransport(create_app(SETTINGS, backends, card))
+    adapter = WorkerAdapter(backends, WorkerExecutor(agent), SETTINGS)
     serving = asyncio.create_task(adapter.serve(concurrency=2))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         yield client

@@ -68,10 +68,7 @@ def chapters(page: Path) -> dict[str, str]:
 
 
 def unsourced(page: Path) -> list[str]:
-    """The chapters of a page that name a peer without a link and a date.
-
-    They may have them in the chapter "Sources", or where the page names its peers at its beginning.
-    """
+    """The chapters that name a peer without a link and a date, there, in "Sources" or at first."""
     found = []
     parts = chapters(page)
     named = parts[""] if PEERS.search(parts[""]) else ""

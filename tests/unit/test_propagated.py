@@ -88,11 +88,7 @@ def test_a_value_arrives_as_it_was(value: Any, arrives: Any) -> None:
 
 
 def test_a_variable_without_a_value_is_left_out() -> None:
-    """It is not stored, even with a default; the worker's value stays.
-
-    A worker whose list is shorter sets what it knows: nothing is imported by a stored name. Each
-    attempt gets a value of its own: a list that one has changed is whole for the next.
-    """
+    """The worker's value stays; nothing is imported by a stored name, nor shared by attempts."""
     assert (taken(), taken(defaulted="x")) == ("", '{"here:DEFAULTED":"x"}')
     assert given("") == ("nothing", "default")
     there = {PLAIN: "the worker's", DEFAULTED: "the worker's"}

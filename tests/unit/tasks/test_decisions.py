@@ -71,11 +71,7 @@ LATE = 10**15
     ],
 )
 def test_what_a_refused_writer_does(head: Head | None, token: str | None, wanted: object) -> None:
-    """It stops where the task is over, as an attempt does where its turn is.
-
-    It writes again unless another one owns the turn, which fences it. A claim is repeated while
-    there are attempts.
-    """
+    """It stops where task or turn is over or another's, and else writes or claims again."""
     assert on_refusal(head, FIRST, token=token) is wanted
     if head in (*OVER, PAUSED):
         assert on_lost_claim(head, FIRST, RETRY) is STOPS
@@ -84,11 +80,7 @@ def test_what_a_refused_writer_does(head: Head | None, token: str | None, wanted
 
 
 def test_which_deliveries_start_claim_and_go_on() -> None:
-    """Only the first delivery of a turn's first message starts without a claim.
-
-    Behind the current turn a run goes on with the later one that it names, unless the task has
-    ended; a cancel does not. A claim of the owner is an ordinary commit.
-    """
+    """Only a first delivery starts without a claim; a run goes on with the later turn it names."""
     for copy, receives in ((0, 1), (0, 2), (1, 1)):
         sent = Operation(operation="run", params=OperationParams.of(opened(), 1, copy))
         is_first = (copy, receives) == (0, 1)
@@ -133,11 +125,7 @@ def test_how_it_is_canceled(head: Head, by_run: CancelDecision, by_cancel: Cance
     ids=["waits", "another turn", "claimed", "paused", "ended"],
 )
 def test_what_is_done_with_a_turn_nobody_claims(head: Head, copy: Any, *, is_over: bool) -> None:
-    """A repeated message sends it under the number of its newest copy; at last it is given up.
-
-    The due index watches what a worker has, or had. Its time counts from when it became current, if
-    that is known. A cancel is ended at its deadline, and its turn not sent.
-    """
+    """A repeated message sends its newest copy; at last it is given up, unless a worker had it."""
     found = repeated_turn(head, 1)
     assert copy == (None if found is None else (found.turn, found.copy_number))
     assert repeated_turn(None, 1) is None

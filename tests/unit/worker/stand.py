@@ -240,15 +240,6 @@ async def ask(context: RequestContext, queue: EventQueue) -> None:
     await queue.enqueue_event(status(context, S.TASK_STATE_INPUT_REQUIRED, "which?"))
 
 
-async def told_to_end(bench: Bench, worker: asyncio.Task[None]) -> None:
-    """The end of a worker after the drain of a signal; its queue serves the next worker."""
-    bench.operations.is_closed = True
-    worker.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await worker
-    bench.operations.is_closed = False
-
-
 def lines(caplog: Log, action: str) -> list[dict[str, Any]]:
     """The fields of the lines of the log with an action; `said` is the text."""
     found = [record for record in caplog.records if vars(record).get("action") == action]

@@ -616,11 +616,7 @@ def reader(request: pytest.FixtureRequest) -> Iterator[tuple[Peer, Remote]]:
     ("reader", "dies"), [("stock", False), ("ours", False), ("stock", True)], indirect=["reader"]
 )
 def test_text_is_passed_on_while_it_grows(reader: tuple[Peer, Remote], *, dies: bool) -> None:
-    """The last word is not written before the one before it has been passed on, and emitted.
-
-    What a dead process has passed on is taken back: the next one gets the text of the same task
-    from its beginning, and a client gets it once.
-    """
+    """Each word at once; what a dead process has passed on is taken back, and comes once."""
     peer, books = reader
     pieces, killed = list[str](), list[str]()
 

@@ -456,10 +456,7 @@ def test_an_end_of_a_loop_does_not_end_the_function(ends: Any, action: str, capl
 
 
 def test_what_ends_the_work_itself_is_passed_on() -> None:
-    """An exit of the runtime's own work ends the process, as does a stop that the kit means.
-
-    A callback that raises when the work has just ended does not take its answer away.
-    """
+    """Its exit, or a stop that the kit means, ends the process; one in a callback does not."""
     with asyncio.Runner() as runner:
         loop = runner.get_loop()
 

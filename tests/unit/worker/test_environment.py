@@ -148,13 +148,10 @@ def is_refused(name: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["HOME", "TZ", "LOG_LEVEL", "OPENAI_API_KEY", "OTEL_SERVICE_NAME", "MY_SSL_MODE", "PROXY"],
-)
-def test_what_agents_need_is_taken(name: str) -> None:
+def test_what_agents_need_is_taken() -> None:
     """Names of the agent's own libraries are no names of the runtime's."""
-    assert not is_refused(name)
+    names = "HOME TZ LOG_LEVEL OPENAI_API_KEY OTEL_SERVICE_NAME MY_SSL_MODE PROXY"
+    assert [name for name in names.split() if is_refused(name)] == []
 
 
 @pytest.mark.parametrize(

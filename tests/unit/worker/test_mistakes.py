@@ -659,11 +659,7 @@ def caller(request_id: str) -> Caller:
 
 @pytest.mark.parametrize("is_set", [True, False])
 async def test_each_turn_has_its_own_value(*, is_set: bool) -> None:
-    """Each attempt of it sees that, also after a failure, and so does a cancel.
-
-    A turn without a value finds nothing of the one before it; the value comes from the log.
-    A worker without the setting, as a release comes in, leaves it out.
-    """
+    """It comes from the log, to each attempt and a cancel, and not without the setting."""
     seen: list[str] = []
 
     async def note(*_: object) -> None:

@@ -1,10 +1,8 @@
 """Outages of an hour and of a day, by the clock: what waited runs once, and nothing fails for it.
 
-Worker, queues, dead letter consumer and sweeper are driven as template.yaml deploys them, over the
-backends in memory. Where turns share a worker that dies, others keep all the places busy. In storms
-clients, workers and a sweeper run under a clock that jumps. A write that is applied late is applied
-when its writer has given it up, has written again, or has died: so its condition alone protects
-what others have stored meanwhile.
+All is driven as template.yaml deploys it, over the backends in memory. In storms a write may be
+applied when its writer has given it up, has written again, or has died: so its condition alone
+protects what others have stored meanwhile.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Random conversations of code that waits, with kills of its worker and of what wakes it.
 
-A seed names a script: steps, sleeps, questions, callbacks, polls and calls of another agent, some
-of them beside one another, and what comes of each. The process dies before and after requests to
-the table and to the other agent, in steps and between what the code says.
+A seed names a script: acts, some of them beside one another, and what comes of each. The process
+dies before and after requests to the table and to the other agent, in steps and between acts.
 """
 
 from __future__ import annotations
@@ -105,10 +104,7 @@ def script_of(seed: int) -> Script:
 
 
 class Fate:
-    """Decides where the process dies; a dead process never goes on.
-
-    With `at` it dies once, at that point; without it, at each with a probability of `share`.
-    """
+    """Decides where the process dies: once `at` a point, or at each with the chance `share`."""
 
     def __init__(self, seed: int, share: float, at: int = 0) -> None:
         self.chance = random.Random(seed)  # noqa: S311 - a seeded schedule

@@ -43,7 +43,6 @@ from tests.unit.worker.stand import (
     lines,
     run,
     sent,
-    told_to_end,
 )
 
 
@@ -556,7 +555,10 @@ async def test_interruptions_are_bounded(caplog: Log) -> None:
         attempts.append(head.turn.attempts)
         worker = asyncio.create_task(stand.bench.adapter.serve(concurrency=1))
         await stand.clock.pass_time(0.5)
-        await told_to_end(stand.bench, worker)
+        stand.queue.is_closed = True
+        worker.cancel()
+        await asyncio.wait([worker])
+        stand.queue.is_closed = False
     assert await stand.state() == S.TASK_STATE_FAILED
     assert len(stand.agent.started) == MOST_INTERRUPTIONS + 3
     assert attempts == [0] * (MOST_INTERRUPTIONS + 1) + [1, 2, 3]

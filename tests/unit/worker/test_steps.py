@@ -153,11 +153,7 @@ async def test_a_failure_is_recorded_if_an_agent_goes_on(failure: BaseException,
     ("place", "call"), [*zip(PLACES, cycle([exits, interrupts]), strict=False)]
 )
 async def test_an_exit_of_a_step_ends_its_attempt(place: Place, call: Exits) -> None:
-    """The attempt counts, as that of a dead process, and the next one runs the step.
-
-    Nothing is tried again or recorded in it, or caught by `except Exception`: also if a task has
-    exited that the step has begun, whether the step looks at its end or not.
-    """
+    """It counts as a dead process's; nothing is tried again, recorded or caught, in a task too."""
     ran: list[int] = []
 
     async def leave() -> int:
