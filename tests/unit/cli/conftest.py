@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import boto3
 import pytest
-from a2a.types import Message, Part, SendMessageRequest, TaskState, TaskStatus
+from a2a.types import TaskState
 from botocore.stub import Stubber
 from moto import mock_aws
 
@@ -21,20 +21,19 @@ from a2a_serverless import aws, wiring
 from a2a_serverless.clock import Clock
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.table import Table
-from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
-from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools import cli
 from tests.support.clocks import ManualClock
+from tests.support.commits import FAILED, to
 from tests.support.databases import TABLE, Dictionaries, Stored
 from tests.support.emulators import CREDENTIALS, REGION
+from tests.support.messages import request
 from tests.support.scripted_aws import REGION as SCRIPTED
 from tests.support.scripted_aws import ScriptedAws
 
 ANN = Scope.of("", "ann")
 BOB = Scope.of("acme", "bob")
-FAILED, COMPLETED = TaskState.TASK_STATE_FAILED, TaskState.TASK_STATE_COMPLETED
 
 START_MS = 1_795_313_640_000
 """2026-11-22T02:14:00Z"""
@@ -129,6 +128,11 @@ class Said(NamedTuple):
     def json(self) -> Any:
         return json.loads(self.out)
 
+    @property
+    def jsons(self) -> list[Any]:
+        """Of each line."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
     def refuses(self, *texts: str) -> None:
         """Check that one sentence has these texts, and that nothing else is said."""
         assert (self.code, self.out, self.err.count("\n")) == (2, "", 1), self
@@ -162,11 +166,23 @@ def wait(awaitable: Any) -> Any:
     return asyncio.run(awaitable)
 
 
+def typing(monkeypatch: pytest.MonkeyPatch, *answers: str) -> list[str]:
+    """A person at a terminal who answers this; the questions that are asked."""
+    asked: list[str] = []
+
+    def answer(question: str) -> str:
+        asked.append(question)
+        return answers[len(asked) - 1]
+
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", answer)
+    return asked
+
+
 def queue_of(monkeypatch: pytest.MonkeyPatch, variable: str) -> str:
     """The URL of a queue that the environment names."""
-    queue = aws.client("sqs").create_queue(
-        QueueName=f"{variable.lower()}.fifo", Attributes={"FifoQueue": "true"}
-    )
+    fifo = {"QueueName": f"{variable.lower()}.fifo", "Attributes": {"FifoQueue": "true"}}
+    queue = aws.client("sqs").create_queue(**fifo)
     monkeypatch.setenv(variable, queue["QueueUrl"])
     return str(queue["QueueUrl"])
 
@@ -174,26 +190,20 @@ def queue_of(monkeypatch: pytest.MonkeyPatch, variable: str) -> str:
 def send(url: str, *bodies: str, **more: Any) -> None:
     """Put messages on a queue."""
     for number, body in enumerate(bodies):
-        aws.client("sqs").send_message(
-            QueueUrl=url,
-            MessageBody=body,
-            MessageGroupId=f"g{number}",
-            MessageDeduplicationId=str(number),
-            **more,
-        )
+        ids = dict.fromkeys(("MessageGroupId", "MessageDeduplicationId"), str(number))
+        aws.client("sqs").send_message(QueueUrl=url, MessageBody=body, **ids, **more)
 
 
 def opened(storage: DurableStorage, task_id: str, context: str = "c") -> Head:
     """A task with its first message."""
-    said = SendMessageRequest(message=Message(message_id=task_id, parts=[Part(text="hi")]))
+    said = request("hi", message_id=task_id)
     head: Head = wait(storage.open_task(context, said, task_id=task_id)).head
     return head
 
 
 def ended(storage: DurableStorage, head: Head, state: TaskState = FAILED) -> Head:
     """The task at its end."""
-    status = StatusChanged(TaskStatus(state=state))
-    after: Head = wait(storage.commit(head, Commit(entries=(status,))))
+    after: Head = wait(storage.commit(head, to(state)))
     return after
 
 

@@ -24,7 +24,7 @@ from tests.support import pages
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database, create_table
 from tests.support.recorded_calls import needed
-from tests.unit.cli.conftest import ANN, Run, ended, opened, wait
+from tests.unit.cli.conftest import ANN, Run, ended, opened, typing, wait
 
 WHO = "arn:aws:sts::123456789012:user/moto"
 
@@ -84,21 +84,15 @@ def test_a_crowd_is_counted_before_it_is_acted_on(
     chosen = ("tasks", "delete", "--user", "ann", "--state", "failed")
     ago = ("--since", "900d", "--created", "901d")
     said = run(*chosen, *ago, "--dry-run", "--limit", "2")
-    assert re.match(
-        r"user ann, state failed, since 2024-\S+, created 2024-\S+: looked at 2\. "
-        r"Tasks to delete for good: 2\.\n"
-        "t-2  failed  ",
-        said.out,
-    )
+    which = r"user ann, state failed, since 2024-\S+, created 2024-\S+: looked at 2\. "
+    assert re.match(which + r"Tasks to delete for good: 2\.\nt-2  failed  ", said.out)
     rest = re.findall(r"There may be more: go on with (.*)\n", said.out)[0].split()
     assert rest[2::2] == ["--since", "--created"]
     clock.advance(1)
     run(*chosen, *ago, *rest[:2], "--yes").refuses("--after is no place of these tasks")
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
-    monkeypatch.setattr("builtins.input", lambda _: "n")
+    typing(monkeypatch, "n", "y", "y")
     assert run(*chosen).code == 2
     assert len(run("tasks", "--user", "ann").out.splitlines()) == 3
-    monkeypatch.setattr("builtins.input", lambda _: "y")
     assert "Done: 2 of 2.\n" in run(*chosen, "--limit", "2").out
     assert "Done: 1 of 1.\n" in run(*chosen, *rest).out
     assert run("tasks", "--user", "ann").out == ""
@@ -167,11 +161,7 @@ def test_a_wait_for_a_callback_is_ended_and_noted(
 @pytest.mark.long
 @pytest.mark.parametrize("is_noted", [False, True], ids=["no write at all", "none but the note"])
 def test_a_table_that_may_only_be_read(
-    run: Run,
-    on_aws: DurableStorage,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    is_noted: bool,
+    run: Run, on_aws: DurableStorage, monkeypatch: pytest.MonkeyPatch, *, is_noted: bool
 ) -> None:
     """One sentence has the missing right and the table; no task changes, and the run stops."""
     heads = [failed(on_aws, f"t-{number}") for number in range(20)]
@@ -297,6 +287,5 @@ def test_a_command_needs_what_the_page_says(
         assert run(*words).code == 0
     needless = {"sts:GetCallerIdentity"} if command == "journal" else set[str]()  # who reads
     assert calls == documented(command) - needless
-    assert (run("journal").out.count("redeliver") > 0) is (
-        command in ("tasks redeliver", "journal")
-    )
+    has_redelivered = command in ("tasks redeliver", "journal")
+    assert (run("journal").out.count("redeliver") > 0) is has_redelivered

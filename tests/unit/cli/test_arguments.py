@@ -85,15 +85,11 @@ def test_the_settings_of_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
         chosen(A2A_TURN_LIMIT_S=str(longest))
 
 
-PATIENCE_S = 20
-
-
 def test_no_work_begins_where_the_health_port_is_taken() -> None:
     """A worker that cannot say that it is well takes nothing from the queue, not even once."""
-    begun: list[str] = []
 
     async def work() -> None:
-        begun.append("work")
+        pytest.fail("it works")
 
     with socket.socket() as taken:
         taken.bind(("", 0))
@@ -101,7 +97,6 @@ def test_no_work_begins_where_the_health_port_is_taken() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigurationError, match=f"The port {port} for health checks"):
             serve(memory_backends(Settings()), work(), drain_s=0, health_port=port)
-    assert begun == []
 
 
 def test_the_last_metrics_wait_for_no_thread() -> None:
@@ -109,7 +104,7 @@ def test_the_last_metrics_wait_for_no_thread() -> None:
     written, in_time = threading.Event(), []
 
     def left_behind() -> None:
-        in_time.append(written.wait(PATIENCE_S))
+        in_time.append(written.wait(20))
 
     async def work() -> None:
         metrics.count("Attempts")
@@ -140,8 +135,8 @@ Say = Callable[..., str]
 @pytest.fixture
 def run(run: Run, monkeypatch: pytest.MonkeyPatch) -> Say:
     """What a command says on stderr."""
-    for name in ("A2A_TABLE", "A2A_AGENT", "A2A_UNDECODABLE_QUEUE", "A2A_PUSH_DEAD_LETTER_QUEUE"):
-        monkeypatch.delenv(name, raising=False)
+    for name in ("TABLE", "AGENT", "UNDECODABLE_QUEUE", "PUSH_DEAD_LETTER_QUEUE"):
+        monkeypatch.delenv(f"A2A_{name}", raising=False)
     return lambda *command: run(*command).err
 
 

@@ -10,17 +10,9 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from a2a_serverless_tools.cli import main
+from a2a_serverless_tools.scaffold import source as packaged
 from a2a_serverless_tools.scaffold.pages import found
-from a2a_serverless_tools.scaffold.source import (
-    ORDER,
-    PACKAGED_FILES,
-    PAGES,
-    SEARCH,
-    files,
-    page_order,
-    sought,
-    source,
-)
+from a2a_serverless_tools.scaffold.source import ORDER, PAGES, SEARCH, files, source
 from tests.support import pages
 from tests.support.pages import SEARCHES
 
@@ -37,10 +29,10 @@ def test_all_pages_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     names = [line.split()[0] for line in lines if line.startswith("  ")]
     assert sorted(names) == PAGE_NAMES
     assert "  frameworks               Agents of other frameworks" in lines
-    order = page_order(source())
+    order = packaged.page_order(source())
     assert [part for part in order if part in parts] == parts
     assert [name for part in parts for name in order[part] if name in PAGE_NAMES] == names
-    assert {*PAGES, ORDER, SEARCH} <= set(PACKAGED_FILES)
+    assert {*PAGES, ORDER, SEARCH} <= set(packaged.PACKAGED_FILES)
 
 
 def test_a_page_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,7 +57,7 @@ def test_what_readers_look_for_leads_to_its_page() -> None:
     Each word of docs/search.toml is there once, and its page exists.
     """
     texts = {path.stem: path.read_text(encoding="utf-8") for path in files(source(), PAGES)}
-    words = sought(source())
+    words = packaged.sought(source())
     listed = tomllib.loads((source() / SEARCH).read_text(encoding="utf-8"))
     synonyms = [word.lower() for each in listed.values() for word in each]
     assert set(listed) <= set(PAGE_NAMES)
@@ -84,9 +76,7 @@ def test_a_search_finds_all_words(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.long
-def test_a_browser_gets_pages_whose_links_lead_somewhere(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_browser_gets_pages_whose_links_lead_somewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Links to pages and to their headings work in the folder; those to other files are text."""
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -38,22 +39,18 @@ def fill(storage: DurableStorage, scope: Scope, text: str) -> str:
     head = wait(own.open_task(f"talk of {text}", sent, caller=caller)).head
     wait(Storage(own).update_task(head.task_id, artifacts=[chunk("answer", f"said {text}")]))
     wait(Storage(own).update_context(head.context_id, {"kept": text}))
-    hook = TaskPushNotificationConfig(
-        task_id=head.task_id,
-        id="hook",
-        url="https://hooks.example/ann",
-        token="secret-token",
-        authentication=AuthenticationInfo(scheme="Bearer", credentials="secret-word"),
-    )
+    hook = TaskPushNotificationConfig(id="hook", task_id=head.task_id, token="secret-token")
+    hook.authentication.CopyFrom(AuthenticationInfo(scheme="Bearer", credentials="secret-word"))
+    hook.url = "https://hooks.example/ann"
     wait(own.webhooks.put(hook))
     return str(head.task_id)
 
 
-def lines_of(out: str) -> dict[str, list[dict[str, Any]]]:
+def lines_of(out: str) -> defaultdict[str, list[dict[str, Any]]]:
     """The lines by their kind."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    found = defaultdict[str, list[dict[str, Any]]](list)
     for line in map(json.loads, out.splitlines()):
-        found.setdefault(line["kind"], []).append(line)
+        found[line["kind"]].append(line)
     return found
 
 

@@ -103,16 +103,15 @@ def deployed(monkeypatch: pytest.MonkeyPatch, project: Path, tmp_path: Path) -> 
 
 
 TABLE, QUEUE, SECRET = "DynamoDB::Table", "SQS::Queue", "SecretsManager::Secret"
+GENERATED = "GenerateSecretString"
 
 
 def changed(
     name: str, kind: str, *properties: str, recreation: str = "Always", **fields: Any
 ) -> dict[str, Any]:
     """A change of a resource, as CloudFormation tells it."""
-    targets = [
-        {"Attribute": "Properties", "Name": it, "RequiresRecreation": recreation}
-        for it in properties
-    ]
+    own = {"Attribute": "Properties", "RequiresRecreation": recreation}
+    targets = [{"Name": it, **own} for it in properties]
     return {
         "Action": "Modify",
         "LogicalResourceId": name,
@@ -144,10 +143,7 @@ UPDATES: list[tuple[dict[str, Any], str]] = [
     (changed("Jobs", QUEUE, "FifoQueue", "QueueName"), "FifoQueue, QueueName"),
     (changed("Jobs", QUEUE, "VisibilityTimeout", recreation="Never"), ""),
     (changed("ApiKeys", SECRET, "Name"), "Name"),
-    (
-        changed("ApiKeys", SECRET, "GenerateSecretString", recreation="Never"),
-        "GenerateSecretString",
-    ),
+    (changed("ApiKeys", SECRET, GENERATED, recreation="Never"), GENERATED),
     (changed("BlobBucket", "S3::Bucket", "BucketName"), "BucketName"),
     (changed("Jobs", QUEUE, Replacement="True"), "its type"),
     (changed("TaskTable", TABLE, Action="Remove"), "gone"),
@@ -216,7 +212,7 @@ def test_a_sound_update(deployed: Deployed, run: Run, how: str, listed: list[str
 
 
 def test_the_projects_own_sam(
-    deployed: Deployed, project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    deployed: Deployed, project: Path, run: Run, monkeypatch: Any
 ) -> None:
     """That of its Makefile is taken before another one."""
     own = project / ".venv" / "sam" / "bin"
@@ -285,13 +281,7 @@ CLEANING = "UPDATE_COMPLETE_CLEANUP_IN_PROGRESS"
     ],
 )
 def test_what_the_deployed_stack_has_counts(
-    deployed: Deployed,
-    run: Run,
-    stack: str | dict[str, str],
-    arguments: str,
-    code: int,
-    told: str,
-    untold: str,
+    deployed: Deployed, run: Run, stack: Any, arguments: str, code: int, told: str, untold: str
 ) -> None:
     """Choices of an earlier template, values that may only be raised, its state, its protection."""
     present(deployed, **(stack if isinstance(stack, dict) else {"status": stack}))
@@ -364,9 +354,6 @@ def test_the_stack_of_a_first_change_set(deployed: Deployed, run: Run, how: str)
     deployed.sam_ends(how)
     state = {"is": ""}
 
-    def list_change_sets(params: dict[str, Any]) -> Any:
-        return {"Summaries": deployed.listed()[-1:] if deployed.made.exists() else []}
-
     def describe_stacks(params: dict[str, Any]) -> Any:
         if deployed.made.exists():
             state["is"] = "REVIEW_IN_PROGRESS"
@@ -380,7 +367,7 @@ def test_the_stack_of_a_first_change_set(deployed: Deployed, run: Run, how: str)
         return {}
 
     deployed.answers |= {
-        "cloudformation.ListChangeSets": list_change_sets,
+        "cloudformation.ListChangeSets": lambda _: {"Summaries": deployed.listed()[2:]},
         "cloudformation.DescribeStacks": describe_stacks,
         "cloudformation.DeleteStack": delete_stack,
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import subprocess
 import sys
@@ -36,7 +35,7 @@ from a2a_serverless_tools.operate.purge import Purge
 from tests.support.clocks import ManualClock
 from tests.support.databases import Stored
 from tests.support.messages import request
-from tests.unit.cli.conftest import ANN, BOB, Run, opened, wait
+from tests.unit.cli.conftest import ANN, BOB, Run, opened, typing, wait
 
 ROOT = Path(__file__).parents[3]
 AGENT = f"{ROOT / 'examples/echo_executor/agent.py'}:agent"
@@ -92,11 +91,9 @@ def test_every_tenant_of_a_caller(
     assert [bool(items(database, scope)) for scope in scopes] == [True, False, True]
     code, out, err = purge("--user", "ann", "--yes")
     assert (code, err, len(counts)) == (0, "", 2)
-    found = "ann has 4 tasks, 1 context with a state, 1 webhook and no uploads in the table tasks"
-    assert out.splitlines() == [
-        f"{found}, in 2 tenants.",
-        "Deleted 4 tasks, 1 context with a state, 1 webhook and no uploads: nothing is left.",
-    ]
+    all_of_it = "4 tasks, 1 context with a state, 1 webhook and no uploads"
+    found = f"ann has {all_of_it} in the table tasks, in 2 tenants."
+    assert out.splitlines() == [found, f"Deleted {all_of_it}: nothing is left."]
     again = (
         "a2a-serverless: ann has nothing in the table tasks, and nothing was deleted. Looked in all"
         f" tenants, of the scopes that begin with {ANN.principal}: check the name; a caller with"
@@ -115,11 +112,7 @@ def test_every_tenant_of_a_caller(
 
 @pytest.mark.parametrize("rounds", [1, 999])
 def test_what_comes_late_is_deleted_too(
-    purge: Run,
-    database: Stored,
-    storage: DurableStorage,
-    monkeypatch: pytest.MonkeyPatch,
-    rounds: int,
+    purge: Run, database: Stored, storage: DurableStorage, monkeypatch: Any, rounds: int
 ) -> None:
     """A second look finds it; if an older API goes on creating, the command says so, and ends."""
     sent = iter(range(rounds))
@@ -141,11 +134,7 @@ def test_what_comes_late_is_deleted_too(
 
 
 def test_what_the_index_shows_late_is_found(
-    run: Run,
-    storage: DurableStorage,
-    database: Stored,
-    clock: ManualClock,
-    monkeypatch: pytest.MonkeyPatch,
+    run: Run, storage: DurableStorage, database: Stored, clock: ManualClock, monkeypatch: Any
 ) -> None:
     """Where the first look finds nothing, a second one ten seconds later decides."""
     shown_at = clock.now_ms() + 9_000
@@ -178,11 +167,7 @@ def test_one_context(purge: Run, storage: DurableStorage) -> None:
 
 
 def test_nothing_is_deleted_without_the_name(
-    run: Run,
-    purge: Run,
-    database: Stored,
-    storage: DurableStorage,
-    monkeypatch: pytest.MonkeyPatch,
+    run: Run, purge: Run, database: Stored, storage: DurableStorage, monkeypatch: Any
 ) -> None:
     """It is typed, or --yes is given; and it stands behind the word purge."""
     before = items(database, ANN)
@@ -190,15 +175,7 @@ def test_nothing_is_deleted_without_the_name(
     code, out, err = purge("--user", "ann")
     assert (code, out.startswith("ann has 3 tasks")) == (2, True)
     assert err.endswith("Nothing was deleted: type ann, or say --yes.\n")
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
-    asked: list[str] = []
-    typed = iter(("", "y", "yes", "Ann", "bob", "ann"))
-
-    def answer(question: str) -> str:
-        asked.append(question)
-        return next(typed)
-
-    monkeypatch.setattr("builtins.input", answer)
+    asked = typing(monkeypatch, "", "y", "yes", "Ann", "bob", "ann")
     for _ in range(5):
         assert purge("--user", "ann").code == 2
     assert items(database, ANN) == before
@@ -232,25 +209,20 @@ def test_an_interrupted_one_is_continued(
     assert (code, items(database, ANN)) == (0, [])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        ((), "purge deletes what one caller has: name it"),
-        (("--user", ""), "purge deletes what one caller has: name it"),
-        (("--context", "c"), "purge deletes what one caller has: name it"),
+def test_what_cannot_be_asked(purge: Run, storage: DurableStorage) -> None:
+    """Wrong arguments end with one sentence and exit code 2; an empty context deletes nothing."""
+    no_name = "purge deletes what one caller has: name it"
+    half_a_name = "--subject and --issuer name a caller together"
+    refused: list[tuple[tuple[str, ...], str]] = [
+        *(((), no_name), (("--user", ""), no_name), (("--context", "c"), no_name)),
         (("--scope", "x"), "--scope x is no scope"),
         (("--scope", ANN.digest, "--tenant", "t"), "--tenant is part of a caller's name"),
-        (("--subject", "ann"), "--subject and --issuer name a caller together"),
-        (("--user", "ann", "--issuer", "i"), "--subject and --issuer name a caller together"),
+        *((names, half_a_name) for names in (("--subject", "a"), ("--user", "a", "--issuer", "i"))),
         (("--user", "ann", "--context", ""), "--context: A context id must have 1 to"),
-    ],
-)
-def test_what_cannot_be_asked(
-    purge: Run, storage: DurableStorage, arguments: Any, named: str
-) -> None:
-    """Wrong arguments end with one sentence and exit code 2; an empty context deletes nothing."""
-    purge(*arguments, "--yes").refuses(named)
-    assert wait(storage.head("t-0")) is not None
+    ]
+    for arguments, named in refused:
+        purge(*arguments, "--yes").refuses(named)
+        assert wait(storage.head("t-0")) is not None
 
 
 def test_a_bar_shows_how_far_it_is(
@@ -297,9 +269,8 @@ def ask(stack: Stack) -> Callable[..., Any]:
 
     def asking(user: str, method: str, path: str, **options: Any) -> Any:
         headers = {"A2A-Version": "1.0", "X-API-Key": f"{KEY}-of-{user}"}
-        return httpx.request(
-            method, f"{stack.url}{path}", headers=headers, trust_env=False, timeout=60, **options
-        ).json()
+        with httpx.Client(headers=headers, trust_env=False, timeout=60) as client:
+            return client.request(method, f"{stack.url}{path}", **options).json()
 
     return asking
 
@@ -311,7 +282,7 @@ def test_uploads_of_a_tenant_without_a_task(purge: Run, run: Run, ask: Callable[
         wanted = {"size": len(said), "sha256": sha256(said).hexdigest(), "tenant": tenant}
         asked = ask(user, "POST", "/files", json=wanted)
         httpx.put(asked["url"], headers=asked["headers"], content=said, trust_env=False, timeout=60)
-    lines = [json.loads(line) for line in run("export", "--user", "ann").out.splitlines()]
+    lines = run("export", "--user", "ann").jsons
     exported = {line["scope"]: b64decode(line["part"]["raw"]) for line in lines[:-1]}
     scopes = {tenant: Scope.of(tenant, "ann").digest for tenant in ("", "acme")}
     assert exported == {scope: f"ann of {tenant}".encode() for tenant, scope in scopes.items()}
@@ -384,11 +355,8 @@ def test_a_purge_says_so_where_a_reader_keeps_the_log(
     """The tasks are gone, and the caller may send again; the next purge empties the log."""
     ann = told(ask, "ann", "a secret of ann's ")
     file = own_file(Path.cwd())
-    with (
-        monkeypatch.context() as hurrying,
-        closing(sqlite3.connect(file, isolation_level=None)) as reading,
-    ):
-        hurrying.setattr(sqlite, "BUSY_S", 0.2)
+    with closing(sqlite3.connect(file, isolation_level=None)) as reading:
+        monkeypatch.setattr(sqlite, "BUSY_S", 0.2)
         reading.execute("BEGIN")
         reading.execute("SELECT count(*) FROM items").fetchall()
         for code, deleted in ((2, True), (2, False)):

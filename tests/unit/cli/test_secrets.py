@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.worker.agents import take_environment
 from a2a_serverless_tools.cli import keys
 from tests.support.scripted_aws import REGION, Refusal, ScriptedAws
-from tests.unit.cli.conftest import Run, secrets_manager
+from tests.unit.cli.conftest import Run, secrets_manager, typing
 
 FIRST = "the-first-key-of-alice-is-long"
 TOKENS = "oidc:https://issuer.example|alice"
@@ -25,18 +24,13 @@ TOKENS = "oidc:https://issuer.example|alice"
 def secret(monkeypatch: pytest.MonkeyPatch, scripted: ScriptedAws) -> str:
     """The keys of the stack `mine`, which has one of alice."""
     monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
-    made = {
-        "ApiKeys": secrets_manager().create_secret(
-            Name="keys", SecretString=json.dumps({"alice": [FIRST, TOKENS]})
-        ),
-        "SigningSecret": secrets_manager().create_secret(Name="signing", SecretString="s" * 64),
-    }
-    outputs = {name: one["ARN"] for name, one in made.items()} | {"Table": "t", "Queue": "q"}
+    create, own = secrets_manager().create_secret, json.dumps({"alice": [FIRST, TOKENS]})
+    outputs = {"ApiKeys": create(Name="keys", SecretString=own)["ARN"], "Table": "t", "Queue": "q"}
+    outputs["SigningSecret"] = create(Name="signing", SecretString="s" * 64)["ARN"]
     listed = [{"OutputKey": name, "OutputValue": value} for name, value in outputs.items()]
-    scripted.answers["cloudformation.DescribeStacks"] = {
-        "Stacks": [{"StackName": "mine", "Outputs": listed}]
-    }
-    return str(made["ApiKeys"]["ARN"])
+    stack = {"StackName": "mine", "Outputs": listed}
+    scripted.answers["cloudformation.DescribeStacks"] = {"Stacks": [stack]}
+    return str(outputs["ApiKeys"])
 
 
 @pytest.fixture
@@ -91,13 +85,11 @@ def test_of_two_who_change_it_at_once_one_changes_nothing(
     act: Any, secret: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It says so, and the other's change stands."""
-    read = keys._version
+    read, other = keys._version, json.dumps({"carol": FIRST})
 
     async def late(*given: Any) -> Any:
         seen = await read(*given)
-        secrets_manager().put_secret_value(
-            SecretId=secret, SecretString=json.dumps({"carol": FIRST})
-        )
+        secrets_manager().put_secret_value(SecretId=secret, SecretString=other)
         return seen
 
     monkeypatch.setattr(keys, "_version", late)
@@ -160,44 +152,21 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scripted: ScriptedA
     (tmp_path / "samconfig.toml").write_text(CONFIG)
     (tmp_path / ".env").write_text("MODEL_KEY=one\nOTHER_KEY=two\nAWS_PROFILE=mine\n")
     monkeypatch.chdir(tmp_path)
-    scripted.answers["cloudformation.DescribeStacks"] = Refusal(
-        "ValidationError", "Stack with id mine does not exist"
-    )
+    none = Refusal("ValidationError", "Stack with id mine does not exist")
+    scripted.answers["cloudformation.DescribeStacks"] = none
     return tmp_path
 
 
-def answers(monkeypatch: pytest.MonkeyPatch, *said: str) -> list[str]:
-    """A person at a terminal; the questions that were asked."""
-
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    asked: list[str] = []
-
-    def answer(question: str) -> str:
-        asked.append(question)
-        return said[len(asked) - 1]
-
-    monkeypatch.setattr("sys.stdin", Terminal())
-    monkeypatch.setattr("builtins.input", answer)
-    return asked
-
-
-def stored(name: str) -> dict[str, str]:
-    members: dict[str, str] = json.loads(
-        secrets_manager().get_secret_value(SecretId=name)["SecretString"]
-    )
-    return members
+def stored(name: str) -> Any:
+    return json.loads(secrets_manager().get_secret_value(SecretId=name)["SecretString"])
 
 
 def test_a_first_secret_is_made_and_named(
     run: Run, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One question with names and no values; the next deployment lets workers read it."""
-    asked = answers(monkeypatch, "y")
+    asked = typing(monkeypatch, "y")
     said = run("secrets")
-
     assert said.code == 0, said.err
     keys = f"MODEL_KEY, OTHER_KEY of {project}/.env"
     assert asked == [f"Write {keys} to a new secret mine-agent, for the stack mine? [y/N] "]
@@ -215,15 +184,13 @@ def test_a_first_secret_is_made_and_named(
 
 def test_the_stack_s_own_secret_is_changed(run: Run, project: Path, scripted: ScriptedAws) -> None:
     """What it has beside the named keys stays, and samconfig.toml as it is."""
-    made = secrets_manager().create_secret(
-        Name="own", SecretString='{"MODEL_KEY": "old", "MORE": "kept"}'
-    )
+    own = '{"MODEL_KEY": "old", "MORE": "kept"}'
+    made = secrets_manager().create_secret(Name="own", SecretString=own)
     parameters = [{"ParameterKey": "AgentSecretArn", "ParameterValue": made["ARN"]}]
     stack = {"StackName": "mine", "Parameters": parameters}
     scripted.answers["cloudformation.DescribeStacks"] = {"Stacks": [stack]}
     scripted.answers["cloudformation.GetTemplate"] = {"TemplateBody": "Resources: {}"}
     said = run("secrets", "MODEL_KEY", "--yes")
-
     assert said.code == 0, said.err
     assert stored("own") == {"MODEL_KEY": "one", "MORE": "kept"}
     assert (project / "samconfig.toml").read_text() == CONFIG
@@ -237,7 +204,7 @@ def test_nothing_is_written_without_a_yes(
     With it a parameter joins those of its environment; the others stay as they are.
     """
     assert run("secrets").code == 2
-    answers(monkeypatch, "n")
+    typing(monkeypatch, "n")
     assert run("secrets").code == 2
     assert secrets_manager().list_secrets()["SecretList"] == []
     assert run("secrets", "--config-env", "prod", "--region", REGION, "--yes").code == 0

@@ -23,7 +23,6 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from a2a_serverless.settings import Settings
-from a2a_serverless.worker.adapter import Watch
 from a2a_serverless_tools import cli
 from a2a_serverless_tools.cli import answers, send
 from a2a_serverless_tools.local import own_file
@@ -107,22 +106,13 @@ class Cutting:
 
 
 @contextmanager
-def ours(
-    folder: Path,
-    beside: Callable[[Stack, Any], Any] | None = None,
-    watch: Watch | None = None,
-    **settings: Any,
-) -> Iterator[str]:
-    """A `dev` of the agent in a folder."""
-    card = folder / "agent_card.json"
+def ours(folder: Path, how: Any = (), **settings: Any) -> Iterator[str]:
+    """A `dev` of the agent in a folder; `how`: more of its options."""
+    card, file = folder / "agent_card.json", folder / ".a2a/dev.db"
     card.write_text(json.dumps(MessageToDict(CARD)), encoding="utf-8")
-    options = Options(
-        agent=AGENT, card=card, file=folder / ".a2a/dev.db", beside=beside, watch=watch
-    )
-    with (
-        held(folder / ".a2a/dev.db") as own,
-        Stack(Settings(**{"auth": "none", **settings}), options) as stack,
-    ):
+    options = Options(agent=AGENT, card=card, file=file, **dict(how))
+    deployed = Settings(**{"auth": "none", **settings})
+    with held(file) as own, Stack(deployed, options) as stack:
         own.announce(stack.url)
         yield stack.url
 
@@ -198,9 +188,9 @@ def test_the_answer_is_one_text_and_the_rest_is_on_stderr(
     assert run("send", agent, "--task", task)[:2] == asked[:2]
     assert run("send", agent, "--task", task, "Oslo")[:2] == (0, "you said: Oslo\n")
 
-    code, out, err = run("send", agent, "--json", "hello")
-    events = [json.loads(line) for line in out.splitlines()]
-    assert (code, err) == (0, "")
+    printed = run("send", agent, "--json", "hello")
+    events = printed.jsons
+    assert (printed.code, printed.err) == (0, "")
     assert set().union(*events) <= {"task", "statusUpdate", "artifactUpdate"}
     assert "TASK_STATE_COMPLETED" in json.dumps(events[-1])
 
@@ -266,14 +256,8 @@ def test_a_conversation_goes_on(agent: str, run: Run, monkeypatch: pytest.Monkey
     monkeypatch.setattr("builtins.input", typed)
     talked = run("send", agent)
     assert talked.code == 0
-    assert talked.out.splitlines() == [
-        "Which city?",
-        "you said: Oslo",
-        "you said: Oslo",
-        "No luck.",
-        "you said: hello",
-        "",
-    ]
+    answers = ["Which city?", *["you said: Oslo"] * 2, "No luck.", "you said: hello", ""]
+    assert talked.out.splitlines() == answers
     assert prompts == ["> ", "answer> ", *["> "] * 6]
     assert talked.err.startswith("Said at http")
 
@@ -322,11 +306,10 @@ def test_a_cut_stream_goes_on(run: Run, tmp_path: Path) -> None:
         apps.append(Cutting(app))
         return apps[-1]
 
-    with (
-        ours(tmp_path, beside=lambda _, app: cutting(app)) as own,
-        serving(lambda url: cutting(stock(url, "JSONRPC"))) as theirs,
-    ):
-        for url in (own, theirs):
+    beside = {"beside": lambda _, app: cutting(app)}
+    theirs = serving(lambda url: cutting(stock(url, "JSONRPC")))
+    with ours(tmp_path, beside) as own, theirs as foreign:
+        for url in (own, foreign):
             assert run("send", url, "hello")[:2] == (0, "you said: hello\n")
     assert [app.left < 2 for app in apps] == [True, True]
 
@@ -394,8 +377,11 @@ def test_the_header_of_a_key(scheme: dict[str, Any], key: str, header: dict[str,
 
 # -- refusals --------------------------------------------------------------------------------
 
-FAR = {"url": "http://127.0.0.1:1/", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
-GRPC = {"supportedInterfaces": [{"url": "x", "protocolBinding": "GRPC", "protocolVersion": "1.0"}]}
+FAR, GRPC = (
+    {"supportedInterfaces": [{"url": url, "protocolBinding": name, "protocolVersion": "1.0"}]}
+    for url, name in (("http://127.0.0.1:1/", "JSONRPC"), ("x", "GRPC"))
+)
+NOWHERE = "http://127.0.0.1:1"
 
 
 @pytest.mark.parametrize(
@@ -405,10 +391,7 @@ GRPC = {"supportedInterfaces": [{"url": "x", "protocolBinding": "GRPC", "protoco
         (answering(["list"]), "no agent card"),
         (answering({"name": "a"}), "names none"),
         (answering({"name": "a", **GRPC}), "names GRPC"),
-        (
-            answering({"name": "a", "supportedInterfaces": [FAR]}),
-            "names http://127.0.0.1:1/, which",
-        ),
+        (answering({"name": "a", **FAR}), "names http://127.0.0.1:1/, which"),
         (answering("who?", 401), "--key"),
         (answering("broken", 500), "500"),
     ],
@@ -419,20 +402,17 @@ def test_no_agent_is_one_sentence(route: Route, named: str, run: Run) -> None:
         run("send", url, "hello").refuses(url, named)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (("http://127.0.0.1:1", "hello"), "cannot be reached"),
-        (("http://[", "hello"), "http://["),
-        (("http://127.0.0.1:99999", "hello"), "is no URL"),
-        (("localhost:8000", "hello"), "is no URL"),
-        (("http://127.0.0.1:1",), "nothing to send"),
-        (("http://127.0.0.1:1", "hello", "--file", "gone.txt"), "gone.txt"),
-        (("http://127.0.0.1:1", "hello", "--header", "Nothing"), "NAME: VALUE"),
-        (("http://127.0.0.1:1", "hello", "--key", "clé"), "--key"),
-        (("http://127.0.0.1:1", "hello", "--question", "day"), "give --task"),
-    ],
-)
-def test_wrong_use_is_one_sentence(arguments: tuple[str, ...], named: str, run: Run) -> None:
+def test_wrong_use_is_one_sentence(run: Run) -> None:
     """So is a call that cannot be made."""
-    run("send", *arguments).refuses(named)
+    run("send", NOWHERE).refuses("nothing to send")
+    for url in ("http://127.0.0.1:99999", "localhost:8000"):
+        run("send", url, "hello").refuses("is no URL")
+    run("send", "http://[", "hello").refuses("http://[")
+    for options, named in (
+        ((), "cannot be reached"),
+        (("--file", "gone.txt"), "gone.txt"),
+        (("--header", "Nothing"), "NAME: VALUE"),
+        (("--key", "clé"), "--key"),
+        (("--question", "day"), "give --task"),
+    ):
+        run("send", NOWHERE, "hello", *options).refuses(named)

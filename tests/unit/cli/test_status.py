@@ -96,13 +96,7 @@ def test_the_queues_of_a_table_in_a_file(
     ids=["one has a figure", "no right"],
 )
 def test_how_old_the_oldest_message_is(
-    run: Run,
-    monkeypatch: pytest.MonkeyPatch,
-    clock: ManualClock,
-    caplog: pytest.LogCaptureFixture,
-    *,
-    ages: dict[str, list[float]] | str,
-    shown: dict[str, str],
+    run: Run, monkeypatch: Any, clock: ManualClock, caplog: Any, *, ages: Any, shown: dict[str, str]
 ) -> None:
     """CloudWatch's newest figure, by one request for all queues whose messages wait; or unknown."""
     names = {}
@@ -115,10 +109,8 @@ def test_how_old_the_oldest_message_is(
 
     def answer(**request: Any) -> Any:
         asked.append(request)
-        ids = {
-            one["MetricStat"]["Metric"]["Dimensions"][0]["Value"]: one["Id"]
-            for one in request["MetricDataQueries"]
-        }
+        queries = request["MetricDataQueries"]
+        ids = {one["MetricStat"]["Metric"]["Dimensions"][0]["Value"]: one["Id"] for one in queries}
         assert ids.keys() == names.keys()
         if isinstance(ages, str):
             raise ClientError({"Error": {"Code": ages}}, "GetMetricData")
@@ -152,10 +144,10 @@ def test_how_old_the_oldest_message_is(
 )
 def test_an_event_source_that_is_off(
     run: Run,
-    monkeypatch: pytest.MonkeyPatch,
-    storage: DurableStorage,
-    caplog: pytest.LogCaptureFixture,
-    states: list[str] | str,
+    monkeypatch: Any,
+    storage: Any,
+    caplog: Any,
+    states: Any,
     worker: str,
     *,
     is_told: bool,

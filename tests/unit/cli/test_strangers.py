@@ -64,14 +64,11 @@ class Stranger:
         own = {"protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
         uploads = {"uri": UPLOADS_EXTENSION, "params": {"url": self._at(self.store or "/files")}}
         return {
-            "name": ODD,
-            "description": ODD,
-            "version": ODD,
+            **dict.fromkeys(("name", "description", "version"), ODD),
+            **{name: [ODD] for name in ("defaultInputModes", "defaultOutputModes")},
             "skills": [],
             "supportedInterfaces": [{"url": self._at(self.interface or "/rpc"), **own}],
             "capabilities": {"streaming": True, "extensions": [uploads]},
-            "defaultInputModes": [ODD],
-            "defaultOutputModes": [ODD],
         }
 
     def _at(self, url: str) -> str:
@@ -211,28 +208,22 @@ OVER = "the answer starts over: what follows replaces its text"
 ONCE = piece("once mo")
 
 
+TWICE = "once mo\nonce more\n"
+
+
 @pytest.mark.parametrize(
     ("events", "code", "out", "err"),
     [
         ([piece("a\u2028b\x85"), piece("c\u2029"), DONE], 0, "a\u2028b\x85c\u2029\n", ""),
         ([piece("half"), "{", DONE], 2, "half", NO_JSON),
         ([piece("half"), REFUSED], 2, "half", "URL has refused it: No"),
-        ([ONCE, piece(append=False), piece("once more"), DONE], 0, "once mo\nonce more\n", OVER),
-        (
-            [ONCE, piece("once", append=False), piece(" more"), DONE],
-            *(0, "once mo\nonce more\n", OVER),
-        ),
+        ([ONCE, piece(append=False), piece("once more"), DONE], 0, TWICE, OVER),
+        ([ONCE, piece("once", append=False), piece(" more"), DONE], 0, TWICE, OVER),
         ([piece("once"), piece("once more", append=False), DONE], 0, "once more\n", ""),
     ],
 )
 def test_what_a_foreign_stream_says(
-    events: list[str],
-    code: int,
-    out: str,
-    err: str,
-    stranger: Stranger,
-    run: Run,
-    monkeypatch: pytest.MonkeyPatch,
+    events: list[str], code: int, out: str, err: str, stranger: Any, run: Run, monkeypatch: Any
 ) -> None:
     """What is sent is read, what is replaced is said, and only a refusal is called one."""
     monkeypatch.setattr("sys.stdout.isatty", lambda: False)
@@ -295,20 +286,14 @@ def test_an_upload_is_one_put_to_where_it_may_be(
         assert stranger.asked("PUT", "POST", "DELETE") == []
 
 
-@pytest.mark.parametrize(
-    ("interface", "store"),
-    [
-        ("http://127.0.0.1:PORT/a/rpc", ""),
-        ("http://other.test:PORT/a/rpc", ""),
-        ("", "http://127.0.0.1:PORT/a/files"),
-        ("", "https://other.test:PORT/a/files"),
-    ],
-)
 def test_a_card_of_another_machine_does_not_lead_to_this_one(
-    interface: str, store: str, stranger: Stranger, upload: Callable[..., Said]
+    stranger: Stranger, upload: Callable[..., Said]
 ) -> None:
     """Neither text, nor key, nor the request for an upload comes to a service of the caller's."""
-    upload(interface, store).refuses("this machine")
+    for interface in ("http://127.0.0.1:PORT/a/rpc", "http://other.test:PORT/a/rpc"):
+        upload(interface=interface).refuses("this machine")
+    for store in ("http://127.0.0.1:PORT/a/files", "https://other.test:PORT/a/files"):
+        upload(store=store).refuses("this machine")
     assert stranger.asked("POST", "HEAD") == []
 
 

@@ -11,15 +11,7 @@ from textwrap import indent
 from typing import Any
 
 import pytest
-from a2a.types import (
-    Artifact,
-    Message,
-    Part,
-    SendMessageRequest,
-    TaskPushNotificationConfig,
-    TaskState,
-    TaskStatus,
-)
+from a2a.types import Artifact, Message, Part, SendMessageRequest, TaskPushNotificationConfig
 
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import (
@@ -27,7 +19,6 @@ from a2a_serverless.tasks.entries import (
     Caller,
     ModelsUsed,
     Recorded,
-    StatusChanged,
     StepId,
     Unknown,
     encode_entries,
@@ -37,21 +28,15 @@ from a2a_serverless.tasks.push import Push
 from a2a_serverless.tasks.rules import Commit, releasing
 from a2a_serverless.tasks.usage import Usage
 from a2a_serverless_tools.operate.prices import WRITE_UNIT
-from tests.support import pages
+from tests.support import commits, newer, pages
 from tests.support.clocks import ManualClock
 from tests.support.databases import Stored
-from tests.support.newer import (
-    append_to_body,
-    event_key,
-    head_key,
-    remove_attributes,
-    set_attributes,
-)
+from tests.support.newer import event_key, head_key, set_attributes
 from tests.unit.cli.conftest import ANN, BOB, Run, Said, wait
 
 VERSION = re.compile(r"(\d{4}-\d\d-\d\dT\S+|at an unknown time) +\d+  ")
 TASK = "5f0c3c0e-8a52-4f0b-9d8a-0f6f3a6f2b11"
-COMPLETED = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED))
+COMPLETED, WORKING = commits.status(commits.COMPLETED), commits.status(commits.WORKING)
 
 
 @pytest.fixture
@@ -148,8 +133,8 @@ def test_the_manual_shows_what_is_printed(
 
 def test_changes_that_are_alike_share_a_line(run: Run, storage: DurableStorage) -> None:
     """A commit of a thousand statuses is one line, which has their number."""
-    status = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING))
-    claimed(storage, opened(storage), "a", *[status] * 1_000, chunk("one", append=False), status)
+    many = [WORKING] * 1_000
+    claimed(storage, opened(storage), "a", *many, chunk("one", append=False), WORKING)
     line = "2  status working, 1000 times; artifact report, 23 bytes; status working"
     assert versions_of(run(TASK).out)[-1].endswith(line)
 
@@ -169,7 +154,7 @@ def test_tokens_and_money_are_shown(run: Run, storage: DurableStorage) -> None:
         "attempt 2 on host-b 17, 0 ms so far, 1 call, 10 tokens in, 0 out, 1 without a price",
     ]
     assert "models: 1 call, 10 tokens in, 0 out, 1 without a price" in said
-    shown = json.loads(run(TASK, "--json").out)
+    shown = run(TASK, "--json").json
     assert [(one["model"], one["input_tokens"]) for one in shown["usage"]] == [("big", 1210)]
     used = [each["usage"][0]["calls"] for each in shown["turns"][0]["attempts"]]
     assert used == [2, 1]
@@ -181,12 +166,9 @@ def test_json_says_the_same(run: Run, storage: DurableStorage, clock: ManualCloc
     said = run(TASK, "--json").json
     assert said["state"] == "working"
     assert said["created_at"] == "2026-11-22T02:14:00.000Z"
-    assert said["holder"] == {
-        "worker": "host-b 17",
-        "since": "2026-11-22T02:14:06.250Z",
-        "seen_at": "2026-11-22T02:14:12.250Z",
-        "lease_until": None,
-    }
+    began, seen_at = "2026-11-22T02:14:06.250Z", "2026-11-22T02:14:12.250Z"
+    known = {"worker": "host-b 17", "since": began, "seen_at": seen_at, "lease_until": None}
+    assert said["holder"] == known
     assert said["cancel"] == {"at": "2026-11-22T02:14:11.250Z", "by": "ann"}
     assert (said["size"], said["version"]) == (head.size, 5)
     fourth = said["commits"][3]
@@ -197,7 +179,6 @@ def test_json_says_the_same(run: Run, storage: DurableStorage, clock: ManualCloc
     before, after = said["turns"][0]["attempts"]
     assert (before["over_at"], before["place"]) == (ended_at, place["place"])
     assert (before["took_ms"], after["took_ms"], before["trace_id"]) == (4_000, None, "")
-    began = "2026-11-22T02:14:06.250Z"
     times = {"since": ended_at, "until": None, "over_at": began, "took_ms": 2_000}
     is_over = {"is_open": False, "is_exact": True}
     assert after["wait"] == {"for": "retry", "reason": "TimeoutError", **times, **is_over}
@@ -288,11 +269,11 @@ def test_what_a_newer_release_has_stored(
     """
     head = opened(storage)
     for entry, shown, code in (
-        (StatusChanged(TaskStatus(state=77)), "status 77", 0),  # type: ignore[arg-type]
+        (commits.status(77), "status 77", 0),  # type: ignore[arg-type]
         (Unknown(b"Z", 0, b"new"), "unknown entry of kind 'Z', 9 bytes", 0),
         (Unknown(b"Y", 0x80, b"new"), "unknown entry of kind 'Y', 9 bytes", 2),
     ):
-        append_to_body(database, event_key(head), encode_entries([entry]))
+        newer.append_to_body(database, event_key(head), encode_entries([entry]))
         said = run(TASK)
         assert (said.code, versions_of(said.out)[0].endswith(shown)) == (code, True), said
     assert "version 1 has an unknown entry of kind 'Y'" in said.err
@@ -360,20 +341,19 @@ def test_what_each_version_has_cost(run: Run, storage: DurableStorage, clock: Ma
     assert time.startswith("Time of workers outside of Lambda 10.0 s no price in dollars ")
     assert any(line.startswith("$0.0000258") for line in lines)
     assert lines[-1].startswith("Not counted: reads and streams of clients; ")
-    printed = json.loads(run(TASK, "--json").out)["cost"]
+    printed = run(TASK, "--json").json["cost"]
     assert printed["lines"][0]["least"] == 33 * WRITE_UNIT
     assert printed["least"] == sum(one["least"] or 0 for one in printed["lines"])
     assert printed["unpriced"] == ["10.0 s of workers that you pay by the hour"]
 
 
-@pytest.mark.parametrize("arguments", [("--events",), ("--follow",)])
+@pytest.mark.parametrize("view", ["--events", "--follow"])
 def test_the_events_of_a_task(
-    run: Run, storage: DurableStorage, clock: ManualClock, arguments: tuple[str, ...]
+    run: Run, storage: DurableStorage, clock: ManualClock, view: str
 ) -> None:
     """`--events` and `--follow` print a task's events with their cursors, and end with the task."""
-    head = restarted(storage, clock)
-    committed(storage, head, COMPLETED, token="b")
-    lines = [json.loads(line) for line in run(TASK, *arguments).out.splitlines()]
+    committed(storage, restarted(storage, clock), COMPLETED, token="b")
+    lines = run(TASK, view).jsons
     cursors = [line["id"].rpartition(".")[0] for line in lines]
     assert cursors == ["1.0", "2.0", "2.1", "3.0", "4.0", "5.0", "6.0"]
     assert lines[2]["artifactUpdate"]["artifact"]["parts"] == [{"text": "one"}]
@@ -411,6 +391,6 @@ def test_the_events_of_a_damaged_task(
     database.delete(event_key(head, 2))
     said = run(TASK, view)
     assert (said.code, f"Version 2 of task {TASK} is not there" in said.err) == (2, True)
-    remove_attributes(database, head_key(head), "context_id")
+    newer.remove_attributes(database, head_key(head), "context_id")
     said = run(TASK, view)
     assert (said.code, "context_id" in said.err) == (2, True)

@@ -7,7 +7,6 @@ import os
 import re
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from a2a.types import TaskState
@@ -22,18 +21,19 @@ from a2a_serverless.tasks.rules import Commit, releasing
 from a2a_serverless.tasks.usage import Usage
 from a2a_serverless_tools.operate import queues
 from tests.support.clocks import ManualClock
+from tests.support.commits import COMPLETED
 from tests.support.databases import TABLE, Stored
 from tests.support.newer import event_key, head_key, remove_attributes, set_attributes
 from tests.unit.cli.conftest import (
     ANN,
     BOB,
-    COMPLETED,
     Run,
     answering,
     ended,
     opened,
     queue_of,
     send,
+    typing,
     wait,
 )
 
@@ -81,20 +81,18 @@ def test_a_list_of_all_says_what_it_has_looked_at(
     clock.advance(16 * 60)
     code, out, err = run("tasks", "--state", "completed", "--since", "1d")
     assert (code, out) == (0, "")
+    when = "from 2026-11-24T02:30:00.000Z to 2026-11-25T02:30:00.000Z, the newest first"
     assert err == (
-        "No task matches.\nLooked at 1 task created from 2026-11-24T02:30:00.000Z to"
-        " 2026-11-25T02:30:00.000Z, the newest first, by 101 requests of the table;"
-        " for older ones name a longer time, such as"
-        " --created 7d.\n"
+        f"No task matches.\nLooked at 1 task created {when}, by 101 requests of the table;"
+        " for older ones name a longer time, such as --created 7d.\n"
     )
     further = run("tasks", "--state", "completed", "--since", "1d", "--created", "7d")
     assert ids(further.out) == ["old"]
     assert "Looked at 3 tasks created from 2026-11-18T02:30:00.000Z" in further.err
     assert still.task_id not in run("tasks", "--since", "1d", "--created", "7d").out
-    assert ids(run("tasks", "--user", "ann", "--state", "completed", "--since", "1d").out) == [
-        "old"
-    ]
-    assert ids(run("tasks", "--user", "ann", "--created", "1d").out) == ["waits"]
+    of_ann = ("tasks", "--user", "ann")
+    assert ids(run(*of_ann, "--state", "completed", "--since", "1d").out) == ["old"]
+    assert ids(run(*of_ann, "--created", "1d").out) == ["waits"]
     assert run("tasks", "--user", "ann", "--since", "999999d").code == 0  # since ever
 
 
@@ -128,26 +126,19 @@ def test_what_tasks_cost_by_day_and_by_caller(
     wait(storage.commit(second, claim))
     costs = {task: run("task", task, "--json").json["cost"]["most"] for task in ("one", "two")}
     asked = ("tasks", "--cost", "--created", "25h")
-
-    def rows() -> list[dict[str, Any]]:
-        return [json.loads(line) for line in run(*asked, "--json").out.splitlines()]
-
-    listed = rows()
+    listed = run(*asked, "--json").jsons
     days = [(one["day"], one["tasks"], one["tokens"], one["caller"]) for one in listed]
     assert days[:2] == [("2026-11-23", 2, 42, ""), ("2026-11-22", 1, 0, "")]
     callers = {one["caller"]: one for one in listed[2:]}
-    # The dearest first.
-    assert [(name, one["tasks"]) for name, one in callers.items()] == [
-        (ANN.digest, 2),
-        (BOB.digest, 1),
-    ]
+    dearest_first = [(name, one["tasks"]) for name, one in callers.items()]
+    assert dearest_first == [(ANN.digest, 2), (BOB.digest, 1)]
     assert callers[ANN.digest]["most"] == pytest.approx(costs["one"] + costs["two"])
     assert callers[ANN.digest]["unpriced"] == 1
     out = run(*asked).out
     assert re.search(r"^By day\nday +tasks +dollars", out, re.MULTILINE)
     assert "3 tasks, the newest 1,000 of the list at most." in out
     remove_attributes(database, event_key(other), "body")
-    assert {one["caller"] for one in rows()} == {ANN.digest, ""}
+    assert {one["caller"] for one in run(*asked, "--json").jsons} == {ANN.digest, ""}
 
 
 def test_a_list_says_what_waits(run: Run, storage: DurableStorage, clock: ManualClock) -> None:
@@ -177,10 +168,8 @@ def test_states_and_counts_of_a_caller(
     of_ann = ("tasks", "--user", "ann")
     assert ids(run(*of_ann, "--state", "failed", "--since", "3h").out) == ["failed-1"]
     counts = run(*of_ann, "--counts", "--json").json
-    assert {state: number for state, number in counts.items() if number} == {
-        "failed": 2,
-        "submitted": 1,
-    }
+    some = {state: number for state, number in counts.items() if number}
+    assert some == {"failed": 2, "submitted": 1}
     assert "failed                  2" in run(*of_ann, "--counts").out
 
 
@@ -214,8 +203,7 @@ def test_a_turn_is_sent_again(
     head = opened(storage, "t")
     run("tasks", "resend", "t").refuses("Nothing was done")
     with monkeypatch.context() as terminal:
-        terminal.setattr("sys.stdin.isatty", lambda: True)
-        terminal.setattr("builtins.input", lambda _: "n")
+        typing(terminal, "n")
         assert run("tasks", "resend", "t").code == 2
     assert wait(storage.head("t")) == head
     clock.advance(5)
@@ -255,7 +243,7 @@ def test_what_was_set_aside(run: Run, queue: str, command: str) -> None:
     assert "not JSON" in lines[0]
     code, shown, _ = run(command, "show", lines[3].split()[1])
     assert (code, shown.splitlines()[1][:5]) == (0, "body ")
-    assert len([json.loads(line) for line in run(command, "--json").out.splitlines()]) == 12
+    assert len(run(command, "--json").jsons) == 12
     run(command, "show", "gone").refuses("There is no message gone")
 
 
@@ -363,15 +351,12 @@ def test_a_stack_is_found_by_its_outputs(
     opened(storage, "t")
     line = {"level": "INFO", "action": "claimed", "message": "started", "task_id": "t"}
     line |= {"reason": "status 503", "wait_s": "4.2"}
-    logs = Stubber(aws.client("logs"))
-    asked = {
-        "logGroupName": "functions",
-        "startTime": storage.clock.now_ms(),
-        "filterPattern": '{ $.task_id = "t" }',
-    }
-    event = {"timestamp": storage.clock.now_ms(), "message": json.dumps(line)}
+    logs, now_ms = Stubber(aws.client("logs")), storage.clock.now_ms()
+    asked: dict[str, object] = {"logGroupName": "functions", "filterPattern": '{ $.task_id = "t" }'}
+    asked |= {"startTime": now_ms}
+    event = {"timestamp": now_ms, "message": json.dumps(line)}
     logs.add_response("filter_log_events", {"events": [event], "nextToken": "more"}, asked)
-    plain = {"timestamp": storage.clock.now_ms(), "message": "START\x1b[2J"}
+    plain = {"timestamp": now_ms, "message": "START\x1b[2J"}
     logs.add_response("filter_log_events", {"events": [plain]}, asked | {"nextToken": "more"})
     outputs = {"Table": TABLE, "Queue": "work.fifo", "LogGroup": "functions"}
     monkeypatch.setenv("A2A_TABLE", "another")

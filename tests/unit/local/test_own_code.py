@@ -14,6 +14,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from a2a.server.agent_execution import AgentExecutor
@@ -126,9 +127,7 @@ def test_what_a_turn_imports_later(code: OwnCode, folder: Path) -> None:
     assert code.named(code.changed()) == "late.py"
 
 
-def test_packages_that_change(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packages_that_change(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
     """One that is replaced or removed counts; one more does not."""
     installed = tmp_path / "other" / "site-packages"
     (installed / "liba-1.0.dist-info").mkdir(parents=True)
@@ -154,8 +153,11 @@ def test_modules_of_others_do_not_count(code: OwnCode, folder: Path) -> None:
     del sys.modules["installed_below"]
 
 
+Link = tuple[Connection, Connection]
+
+
 @pytest.fixture
-def parent(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Connection, Connection]]:
+def parent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Link]:
     """The two ends of the link to a parent, of which this process outlives the end."""
     monkeypatch.setattr(own_code, "os", SimpleNamespace(**vars(os) | {"_exit": lambda _: None}))
     ours, theirs = Pipe()
@@ -173,9 +175,7 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def succession(
-    code: OwnCode, parent: tuple[Connection, Connection], clock: ManualClock
-) -> Succession:
+def succession(code: OwnCode, parent: Link, clock: ManualClock) -> Succession:
     """What asks the parent, which knows that this process serves."""
     made = Succession(code, parent[1], clock)
     made.serve()
@@ -202,7 +202,7 @@ def begins(succession: Succession, parent: Connection, says: str | None, sent_at
 
 
 def test_turns_fail_while_the_code_cannot_be_loaded(
-    succession: Succession, parent: tuple[Connection, Connection], folder: Path, clock: ManualClock
+    succession: Succession, parent: Link, folder: Path, clock: ManualClock
 ) -> None:
     """At their first attempt; each message that comes later tries it again, and an earlier not."""
     agent = succession.agent()

@@ -10,6 +10,7 @@ import sys
 import threading
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,6 +19,7 @@ from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.sqlite import SqliteTable, blobs_folder
 from a2a_serverless.storage.table import Key, Put
 from a2a_serverless_tools.local.own_file import empty, held, own_file, url_of
+from tests.support.present import present
 
 OWN = "this process"
 
@@ -53,12 +55,9 @@ def test_the_folder_is_the_users_alone_and_git_takes_nothing_of_it(tmp_path: Pat
 def test_a_second_dev_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
     """Its sentence names the first one's address; a killed one holds nothing."""
     file = own_file(tmp_path)
-    first = subprocess.Popen(
-        [sys.executable, "-c", HOLDING, str(file)], stdout=subprocess.PIPE, text=True
-    )
-    with first:
-        assert first.stdout is not None
-        assert first.stdout.readline() == "held\n"
+    holding = [sys.executable, "-c", HOLDING, str(file)]
+    with subprocess.Popen(holding, stdout=subprocess.PIPE, text=True) as first:
+        assert present(first.stdout).readline() == "held\n"
         with pytest.raises(ConfigurationError) as refused, held(file):
             pass
         assert str(refused.value) == (
@@ -75,23 +74,20 @@ def test_a_second_dev_is_refused_until_the_first_has_ended(tmp_path: Path) -> No
     assert url_of(file) == ""
 
 
+HERE = "http://127.0.0.1:1"
+ELSEWHERE = [
+    *("http://127.0.0.2:1", "http://127.0.0.1", "http://127.0.0.1:1@stranger.example:1"),
+    *("http://user@127.0.0.1:1", "http://127.0.0.1.stranger.example:1", "file://127.0.0.1:1"),
+    *("http://127.0.0.1:\x1b[31m", 1),
+]
+
+
 @pytest.mark.parametrize(
     ("url", "process", "counts"),
     [
-        ("http://127.0.0.1:1", OWN, True),
-        ("http://[::1]:1", OWN, True),
-        ("http://127.0.0.1:1", 0, False),
-        ("http://127.0.0.1:1", -1, False),
-        ("http://127.0.0.1:1", True, False),
-        ("http://127.0.0.1:1", 2**70, False),
-        ("http://127.0.0.2:1", OWN, False),
-        ("http://127.0.0.1", OWN, False),
-        ("http://127.0.0.1:1@stranger.example:1", OWN, False),
-        ("http://user@127.0.0.1:1", OWN, False),
-        ("http://127.0.0.1.stranger.example:1", OWN, False),
-        ("file://127.0.0.1:1", OWN, False),
-        ("http://127.0.0.1:\x1b[31m", OWN, False),
-        (1, OWN, False),
+        *((url, OWN, True) for url in (HERE, "http://[::1]:1")),
+        *((HERE, process, False) for process in (0, -1, True, 2**70)),
+        *((url, OWN, False) for url in ELSEWHERE),
     ],
 )
 def test_an_address_counts_only_while_its_lock_is_held(
@@ -133,10 +129,7 @@ def test_a_folder_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.Monkey
     said = r"text/dev.db cannot be made \(.*\): make its folder writable, or .* with --file\.$"
     with pytest.raises(ConfigurationError, match=said), held(tmp_path / "text" / "dev.db"):
         pass
-
-    def read_only(*_: object) -> int:
-        raise OSError(30, os.strerror(30))
-
+    read_only = Mock(side_effect=OSError(30, os.strerror(30)))
     monkeypatch.setattr(os, "open", read_only)
     said = r"\(Read-only file system\): make its folder"
     with pytest.raises(ConfigurationError, match=said), held(own_file(tmp_path)):

@@ -75,6 +75,7 @@ exec((here / f"process-{len(before)}").read_text())
 
 
 NOTES = "(here / 'seen').write_text(f'{start.frees} {alive}')"
+ENDED = "The process that serves has ended at its start"
 
 
 @pytest.fixture
@@ -89,11 +90,8 @@ def family(tmp_path: Path) -> Iterator[replacing.Family]:
     ("does", "says"),
     [
         ("say('refused', 'No card.')", "No card."),
-        ("os._exit(7)", "The process that serves has ended at its start (with exit code 7)."),
-        (
-            "os.kill(os.getpid(), signal.SIGKILL)",
-            "The process that serves has ended at its start (by SIGKILL).",
-        ),
+        ("os._exit(7)", f"{ENDED} (with exit code 7)."),
+        ("os.kill(os.getpid(), signal.SIGKILL)", f"{ENDED} (by SIGKILL)."),
     ],
 )
 def test_a_first_process_that_cannot_serve(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
 import pytest
-from a2a.types import TaskState
 from pydantic import SecretStr
 
 from a2a_serverless import aws
@@ -20,13 +20,13 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.sqlite import SqliteTable
 from a2a_serverless.storage.table import Write
 from a2a_serverless.tasks.head import Operation, OperationParams
-from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import aws_backends, memory_backends
 from a2a_serverless_tools.local.stack import GATEWAY_HEADER_BYTES, Options, Stack
 from a2a_serverless_tools.local.sweeping import SqsDeadLetterSource, SweepRounds
 from tests.support.a2a_calls import Caller
 from tests.support.clocks import ManualClock
-from tests.support.messages import request
+from tests.support.commits import FAILED, claim, opened
+from tests.support.present import present
 from tests.support.simulation.simulated_aws import simulated_aws
 
 T = TypeVar("T")
@@ -55,44 +55,45 @@ def test_pages_are_refused_where_callers_are_not_known(auth: str) -> None:
     assert foreign.status_code == (403 if auth == "none" else 200)
 
 
-MEETING = """
-import asyncio
+AGENT_OF = """
+import asyncio, time
+from pathlib import Path
 from a2a_serverless.worker import TaskContext, Worker
 
-class Meeting(Worker):
-    '''Waits for two others.'''
-
-    def __init__(self) -> None:
+class Agent(Worker):
+    def __init__(self):
         self._met = asyncio.Barrier(3)
 
     async def handle(self, ctx: TaskContext) -> None:
-        await self._met.wait()
-        await ctx.respond("Met.")
+        match ctx.user_text:
+            case "ask":
+                await ctx.request_input("What?")
+            case "meet two others":
+                await self._met.wait()
+            case "block":
+                while not Path("GATE").exists():
+                    time.sleep(0.02)
+        if ctx.user_text != "ask":
+            await ctx.complete("Done.")
 """
+
+
+@contextmanager
+def stacked(folder: Path, concurrency: int, **settings: Any) -> Iterator[tuple[Stack, Caller]]:
+    """A stack of an agent that does what its message says, and its caller."""
+    source = folder / "agent.py"
+    source.write_text(AGENT_OF.replace("GATE", str(folder / "gate")))
+    options = Options(agent=f"{source}:Agent", card=CARD, concurrency=concurrency)
+    deployed = Settings(**{"auth": "none"} | settings)
+    with Stack(deployed, options) as stack, Caller(stack.url) as caller:
+        yield stack, caller
 
 
 def test_turns_share_a_local_worker(tmp_path: Path) -> None:
     """One worker runs as many turns at a time as a deployed one."""
-    (tmp_path / "agent.py").write_text(MEETING)
-    settings = Settings(auth="none", worker_turns=5, turn_limit_s=60)
-    options = Options(agent=f"{tmp_path / 'agent.py'}:Meeting", card=CARD, concurrency=1)
-    with Stack(settings, options) as stack, Caller(stack.url) as caller:
-        for task in [caller.send(waits=False) for _ in range(3)]:
+    with stacked(tmp_path, 1, worker_turns=5, turn_limit_s=60) as (_, caller):
+        for task in [caller.send("meet two others", waits=False) for _ in range(3)]:
             caller.until("COMPLETED", task["id"])
-
-
-ASKING = """
-from a2a_serverless.worker import TaskContext, Worker
-
-class Asking(Worker):
-    '''Asks once.'''
-
-    async def handle(self, ctx: TaskContext) -> None:
-        if ctx.user_text == "ask":
-            await ctx.request_input("What?")
-        else:
-            await ctx.complete("Done.")
-"""
 
 
 def test_a_turn_is_two_transactions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -101,8 +102,6 @@ def test_a_turn_is_two_transactions(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     That of a question is acknowledged behind it. Where no worker waits, an operation is sent and
     received by two transactions of its own.
     """
-    (tmp_path / "agent.py").write_text(ASKING)
-    agent = f"{tmp_path / 'agent.py'}:Asking"
     writes = list[str]()
     write = SqliteTable._write
 
@@ -126,8 +125,7 @@ def test_a_turn_is_two_transactions(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         writes.clear()
         return task["id"], seen
 
-    options = Options(agent=agent, card=CARD, concurrency=1)
-    with Stack(Settings(auth="none"), options) as stack, Caller(stack.url) as caller:
+    with stacked(tmp_path, 1) as (stack, caller):
         caller.send()  # the process tells of itself once a minute
         _, of_task = written(reserves=True)
         assert of_task == ["GROUP+HEAD", "GROUP+HEAD"]
@@ -150,70 +148,41 @@ def until(found: Callable[[], T]) -> T:
 
 def test_an_agent_that_blocks_holds_up_no_other_turn(tmp_path: Path) -> None:
     """Each worker has a thread, and an instance of the agent."""
-    source, gate = tmp_path / "agent.py", tmp_path / "gate"
-    source.write_text(BLOCKING.replace("GATE", str(gate)))
-    options = Options(agent=f"{source}:agent", card=CARD, concurrency=2)
-    settings = Settings(auth="none", blocking_limit_s=20)
-    with Stack(settings, options) as stack, Caller(stack.url) as caller:
+    with stacked(tmp_path, 2, blocking_limit_s=20) as (_, caller):
         caller.send("block", waits=False)
         assert caller.send("quick")["status"]["state"] == "TASK_STATE_COMPLETED"
-        gate.touch()
-
-
-BLOCKING = """
-import time
-from pathlib import Path
-from a2a_serverless.worker import Worker
-
-class Agent(Worker):
-    async def handle(self, ctx):
-        while ctx.user_text == "block" and not Path("GATE").exists():
-            time.sleep(0.02)
-        await ctx.complete("done")
-
-agent = Agent
-"""
+        (tmp_path / "gate").touch()
 
 
 async def test_round_sends_a_lost_turn_again() -> None:
     """A task whose message was never sent gets one when its due time has passed."""
-    clock = ManualClock()
-    settings = Settings(waiting_s=1)
+    clock, settings = ManualClock(), Settings(waiting_s=1)
     backends = memory_backends(settings, clock)
-    opened = await backends.storage.open_task("context", request())
+    head = await opened(backends.storage)
     rounds = SweepRounds(backends, settings, None)
-
     assert not (await rounds.once()).did_something
     clock.advance(2)
-    done = await rounds.once()
-
-    assert str(done).startswith("sent 1, ")
+    assert str(await rounds.once()).startswith("sent 1, ")
     handle = await anext(aiter(backends.operations.deliveries()))
-    assert handle.message.params.task_id == opened.head.task_id
+    assert handle.message.params.task_id == head.task_id
 
 
 async def test_round_ends_the_tasks_of_dead_letters() -> None:
     """Each is read once: a task without attempts left fails, what is unreadable is kept."""
     with simulated_aws() as names:
-        settings = Settings(
-            table=names.table, queue=names.queue, undecodable_queue=names.undecodable_queue
-        )
+        queues = {"queue": names.queue, "undecodable_queue": names.undecodable_queue}
+        settings = Settings(table=names.table, **queues)
         backends = aws_backends(settings)
-        head = (await backends.storage.open_task("context", request())).head
+        head = await opened(backends.storage)
         for attempt in range(settings.max_attempts):
-            claim = Commit(token=f"attempt-{attempt}", claims=True)
-            head = await backends.storage.commit(head, claim)
+            head = await backends.storage.commit(head, claim(f"attempt-{attempt}"))
         operation = Operation.to_run(OperationParams.of(head, head.turn.number))
         for body in ("not an operation", operation.model_dump_json()):
             ids = dict.fromkeys(("MessageGroupId", "MessageDeduplicationId"), body[:10])
             queue = names.dead_letter_queue
             aws.client("sqs").send_message(QueueUrl=queue, MessageBody=body, **ids)
-
         source = SqsDeadLetterSource(names.dead_letter_queue, wait_s=0)
-        first = await SweepRounds(backends, settings, source).once()
-        second = await SweepRounds(backends, settings, source).once()
-        task = await backends.storage.load_task(head.task_id)
-
-    assert (first.dead_letters, second.dead_letters) == (2, 0)
-    assert task is not None
-    assert task.status.state == TaskState.TASK_STATE_FAILED
+        rounds = [await SweepRounds(backends, settings, source).once() for _ in range(2)]
+        task = present(await backends.storage.load_task(head.task_id))
+    assert [one.dead_letters for one in rounds] == [2, 0]
+    assert task.status.state == FAILED

@@ -111,14 +111,9 @@ class Streams:
 def _raw(number: str) -> dict[str, Any]:
     """A record as boto3 returns it."""
     at = datetime.fromtimestamp(1_763_766_725, tz=UTC)
-    return {
-        "eventName": "INSERT",
-        "dynamodb": {
-            "ApproximateCreationDateTime": at,
-            "NewImage": {"body": {"B": b"\x00\xff"}, "list": {"L": [{"B": b"x"}]}},
-            "SequenceNumber": number,
-        },
-    }
+    image = {"body": {"B": b"\x00\xff"}, "list": {"L": [{"B": b"x"}]}}
+    what = {"ApproximateCreationDateTime": at, "NewImage": image, "SequenceNumber": number}
+    return {"eventName": "INSERT", "dynamodb": what}
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ from contextlib import nullcontext
 from pathlib import Path
 from runpy import run_path
 
-import httpx
 import pytest
 
 from a2a_serverless.settings import Settings
 from a2a_serverless_tools.local.stack import Options, Stack
 from a2a_serverless_tools.scaffold import project
 from a2a_serverless_tools.scaffold.source import CARD, source
+from tests.support.a2a_calls import Caller
 
 WRITTEN = Path(project.__file__).parent / "written/checks/test_endpoint.py"
 AGENT = """
@@ -53,12 +53,9 @@ def test_an_agent_of_any_length_passes(
     options = Options(agent=f"{agent}:agent", card=card)
     settings = Settings(auth="none", blocking_limit_s=0.1 if seconds else 20, cancel_timeout_s=1)
     fails = pytest.raises(AssertionError, match=failure) if failure else nullcontext()
-    with Stack(settings, options) as stack:
+    with Stack(settings, options) as stack, Caller(stack.url) as caller:
         with fails:
             run(stack.url)
-        listed = httpx.get(
-            f"{stack.url}/tasks", headers={"A2A-Version": "1.0"}, trust_env=False, timeout=60
-        )
-    (task,) = listed.json()["tasks"]
+        (task,) = caller.http.get("/tasks").json()["tasks"]
     ended = "CANCELED" if seconds else "REJECTED" if failure else "COMPLETED"
     assert task["status"]["state"] == f"TASK_STATE_{ended}"
