@@ -56,9 +56,7 @@ def failed(storage: DurableStorage, task_id: str) -> Head:
     return head
 
 
-def test_a_failed_task_is_tried_again_and_noted(
-    run: Run, on_aws: DurableStorage, operations: str
-) -> None:
+def test_a_failed_task_is_tried_again(run: Run, on_aws: DurableStorage, operations: str) -> None:
     """Once; the journal has who and what came of it, as lines and as JSON, and by the task."""
     failed(on_aws, "t")
     code, out, _ = run("tasks", "retry", "t", "--yes")
@@ -99,9 +97,7 @@ def test_a_crowd_is_counted_before_it_is_acted_on(
     assert run("journal").out.count("  delete  ") == 3
 
 
-def test_what_a_removed_head_has_left_is_deleted_by_its_scope(
-    run: Run, storage: DurableStorage
-) -> None:
+def test_what_a_removed_head_left_is_deleted_by_scope(run: Run, storage: DurableStorage) -> None:
     """A preview says so. Without the scope, or once nothing is left, the task is not found."""
     head = failed(storage, "t")
     wait(storage.table.delete([head_key(head.scope, "t")]))
@@ -196,9 +192,7 @@ def test_a_table_that_may_only_be_read(
 RESTORE = ("tasks", "restore", "t", "--from", "yesterday")
 
 
-def test_a_task_comes_back_from_a_table_beside(
-    run: Run, moto: Database, on_aws: DurableStorage, calls: Calls
-) -> None:
+def test_a_task_comes_back(run: Run, moto: Database, on_aws: DurableStorage, calls: Calls) -> None:
     """Once, after a preview and a question, with the rights of the page; the journal has it.
 
     No such table, file or task, and a task of an earlier release, are one sentence.

@@ -75,10 +75,7 @@ def told(call: Callable[[], object], *, verbose: bool = False) -> str:
 
 
 def test_a_failed_attempt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Task, turn, attempt and the wait; the author's own lines, their files from here; the text.
-
-    Where the folder is gone, files are named in full.
-    """
+    """Task, turn, attempt, wait, own lines and the text; whole paths where the folder is gone."""
     monkeypatch.chdir(HERE.parent)
     for delay_s, says in ((0.04, "0 s"), (1.26, "1.3 s"), (75.4, "75 s"), (4.0, "4 s")):
         block = printed(record("retry", error=raised(parse), delay_s=delay_s)).splitlines()
@@ -96,10 +93,7 @@ def test_a_failed_attempt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 
 
 def test_what_led_to_it() -> None:
-    """The exceptions before it come first, of a group each; of a recursion its two ends.
-
-    `-v` adds the frames of libraries, below the block.
-    """
+    """What was raised before comes first; of a recursion its ends; `-v` adds libraries' frames."""
 
     def chained() -> None:
         try:

@@ -36,10 +36,7 @@ def test_all_pages_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_page_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """As it is, where stdout is no terminal; by its name, or by the path that messages name.
-
-    For a page that is none one sentence names the command that lists them.
-    """
+    """As it is, by its name or a message's path; for none a sentence names the list of pages."""
     text = (source() / "docs/build/files.md").read_text(encoding="utf-8")
     for topic in ("files", "files.md", "docs/build/files.md"):
         assert main(["docs", topic]) == 0
@@ -52,10 +49,7 @@ def test_a_page_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_readers_look_for_leads_to_its_page() -> None:
-    """The first page that a search shows for each of forty terms is the one that answers it.
-
-    Each word of docs/search.toml is there once, and its page exists.
-    """
+    """A search for each of forty terms shows its page first; each synonym is there once."""
     texts = {path.stem: path.read_text(encoding="utf-8") for path in files(source(), PAGES)}
     words = packaged.sought(source())
     listed = tomllib.loads((source() / SEARCH).read_text(encoding="utf-8"))

@@ -97,10 +97,7 @@ def test_all_that_a_person_has(run: Run, storage: DurableStorage) -> None:
 
 
 def test_nothing_is_found(run: Run, storage: DurableStorage) -> None:
-    """Without a caller, or half of one, nothing is written; else a sentence says where it looked.
-
-    The exit codes are 2 and 3.
-    """
+    """Without a whole caller nothing is written, code 2; else it says where it looked, code 3."""
     for names in ((), ("--subject", "s"), ("--scope", "x")):
         code, out, err = run("export", *names)
         assert (code, out, err.startswith("a2a-serverless: ")) == (2, "", True)

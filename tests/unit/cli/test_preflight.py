@@ -195,10 +195,7 @@ TELLS = "echo; echo 'Changeset created successfully. arn:samcli-deploy2'"
 
 @pytest.mark.parametrize(("how", "listed"), [("exit 0", []), (TELLS, ["samcli-deploy3"])])
 def test_a_sound_update(deployed: Deployed, run: Run, how: str, listed: list[str]) -> None:
-    """The answer says that all is well, and the change set that SAM has made is gone.
-
-    One that another deployment makes meanwhile stays, and is not read: SAM tells its own.
-    """
+    """All is well, and SAM's change set is gone; that of another deployment stays unread."""
     deployed.sam_ends(how)
     deployed.others_meanwhile = listed
     said = run("preflight")
@@ -211,9 +208,7 @@ def test_a_sound_update(deployed: Deployed, run: Run, how: str, listed: list[str
     assert deployed.called.count("cloudformation.DeleteChangeSet") == 1
 
 
-def test_the_projects_own_sam(
-    deployed: Deployed, project: Path, run: Run, monkeypatch: Any
-) -> None:
+def test_a_projects_own_sam(deployed: Deployed, project: Path, run: Run, monkeypatch: Any) -> None:
     """That of its Makefile is taken before another one."""
     own = project / ".venv" / "sam" / "bin"
     own.mkdir(parents=True)
@@ -327,10 +322,7 @@ def test_a_region_with_a_copy_of_the_layer(deployed: Deployed, project: Path, ru
 
 
 def test_parameters_of_samconfig(deployed: Deployed, project: Path, run: Run) -> None:
-    """SAM reads them itself; with others beside them it is given all, as it reads them.
-
-    It leaves out a name without a value, without a word.
-    """
+    """SAM reads them; with others beside them it is given all, but names without a value."""
     path = project / "samconfig.toml"
     text = path.read_text(encoding="utf-8")
     for given in ('"Worker=external Release=1"', '["Worker=external", "Release=1"]'):
@@ -391,9 +383,7 @@ KEY = f"arn:aws:kms:eu-central-1:{ACCOUNT}:key/0a1b"
 
 @pytest.mark.long
 @pytest.mark.parametrize("key", ["", KEY])
-def test_the_template_of_a_restored_table(
-    deployed: Deployed, project: Path, run: Run, key: str
-) -> None:
+def test_a_restored_tables_template(deployed: Deployed, project: Path, run: Run, key: str) -> None:
     """CloudFormation takes it as it is: the table alone, with the values of its stack."""
     own = {"KmsKeyArn": key, "WarmWriteUnits": "8000", "DeletionProtection": "false"}
     present(deployed, **own, Shards="8")
@@ -422,9 +412,7 @@ def test_no_stack_whose_table_was_restored(deployed: Deployed, run: Run) -> None
     run("restore-template").refuses(way_out)
 
 
-def test_the_profile_of_samconfig(
-    deployed: Deployed, project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_samconfigs_profile(deployed: Deployed, project: Path, run: Run, monkeypatch: Any) -> None:
     """The account is asked that `sam deploy` would change."""
     monkeypatch.setenv("AWS_PROFILE", "")  # and undone at the end
     with (project / "samconfig.toml").open("a", encoding="utf-8") as settings:

@@ -225,9 +225,7 @@ def test_what_cannot_be_asked(purge: Run, storage: DurableStorage) -> None:
         assert wait(storage.head("t-0")) is not None
 
 
-def test_a_bar_shows_how_far_it_is(
-    purge: Run, storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_has_a_bar(purge: Run, storage: DurableStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a terminal a bar shows how many of the counted tasks are deleted."""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
@@ -321,10 +319,7 @@ def told(ask: Callable[..., Any], user: str, text: str) -> str:
 
 
 def files_with(text: str) -> list[str]:
-    """The files of `dev` in which a text is found.
-
-    By another process: this one would lose its locks on a file that it closes.
-    """
+    """The files of `dev` with a text, by another process: this one would lose its locks on them."""
     command = ["/usr/bin/env", "grep", "-rlaF", text, ".a2a"]
     return subprocess.run(command, check=False, capture_output=True, text=True).stdout.split()
 

@@ -49,10 +49,7 @@ def ring(secret: str) -> KeyRing:
 
 
 def test_a_rotation_keeps_the_old_key_until_it_is_removed(act: Any, secret: str) -> None:
-    """A key is shown once and stored as its digest; the name's tokens stay through all of it.
-
-    The keys before stay under the version's own stage, as AWS keeps it.
-    """
+    """A key is shown once, and its digest stored; AWS keeps the keys before, and tokens stay."""
     said = act("add", "bob")
     assert said.code == 0, said.err
     assert said.out.strip() not in current(secret)
@@ -110,9 +107,7 @@ def test_of_two_who_change_it_at_once_one_changes_nothing(
         (("rotate", "--signing"), "changed within half an hour"),
     ],
 )
-def test_what_cannot_be_done_is_one_sentence(
-    words: tuple[str, ...], named: str, act: Any, secret: str
-) -> None:
+def test_what_cannot_be_done(words: tuple[str, ...], named: str, act: Any, secret: str) -> None:
     """Nothing is changed."""
     act(*words).refuses(named)
     assert ring(secret).name_of(FIRST) == "alice"
@@ -161,9 +156,7 @@ def stored(name: str) -> Any:
     return json.loads(secrets_manager().get_secret_value(SecretId=name)["SecretString"])
 
 
-def test_a_first_secret_is_made_and_named(
-    run: Run, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_first_secret_is_made(run: Run, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One question with names and no values; the next deployment lets workers read it."""
     asked = typing(monkeypatch, "y")
     said = run("secrets")
@@ -196,13 +189,8 @@ def test_the_stack_s_own_secret_is_changed(run: Run, project: Path, scripted: Sc
     assert (project / "samconfig.toml").read_text() == CONFIG
 
 
-def test_nothing_is_written_without_a_yes(
-    run: Run, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A person who does not answer y, and a program without --yes.
-
-    With it a parameter joins those of its environment; the others stay as they are.
-    """
+def test_no_write_without_a_yes(run: Run, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor by a program without --yes; with it a parameter joins those of its environment."""
     assert run("secrets").code == 2
     typing(monkeypatch, "n")
     assert run("secrets").code == 2

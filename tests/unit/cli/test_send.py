@@ -160,9 +160,7 @@ class Typed(io.StringIO):
         return True
 
 
-def test_the_answer_is_one_text_and_the_rest_is_on_stderr(
-    agent_of_each_kind: str, run: Run
-) -> None:
+def test_an_answer_is_one_text_and_the_rest_is_on_stderr(agent_of_each_kind: str, run: Run) -> None:
     """Stdout has the text alone, whatever chunks it came in; the code is 1 if the task has failed.
 
     Where there is no artifact, the text of the ending, the message or the question is the answer. A
@@ -322,9 +320,7 @@ def task_of(told: str) -> str:
 # -- our own ---------------------------------------------------------------------------------
 
 
-def test_large_files_are_uploaded(
-    dev: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_files(dev: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the message has no room for goes beside it, where the card offers that."""
     monkeypatch.setattr(send, "_RAW_BYTES", 7)
     paths = [tmp_path / name for name in ("small.txt", "large.txt")]
@@ -347,9 +343,7 @@ def test_the_dev_of_the_folder_is_the_agent_without_a_url(
         assert run("send", "hello")[:2] == (0, "you said: hello\n")
 
 
-def test_a_key_is_sent_as_the_card_asks(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_as_the_card_asks(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a key the refusal names `--key`; the environment's counts, and a header as it is."""
     with ours(tmp_path, auth="api-key", api_keys=f"ann={KEY}") as url:
         run("send", url, "hello").refuses("--key")

@@ -59,9 +59,7 @@ def test_a_set_aside_message_needs_a_person(run: Run, monkeypatch: pytest.Monkey
     assert (code, "cannot be used" in out, "unknown" in out) == (1, True, True)
 
 
-def test_the_queues_of_a_table_in_a_file(
-    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_queues_of_a_file(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """They are in the file, under the names of the settings, and SQS is not asked for them.
 
     Where no setting names them, those with the default names are shown as such, and any other that

@@ -111,13 +111,8 @@ def versions_of(text: str) -> list[str]:
 # -- what it shows ---------------------------------------------------------------------------
 
 
-def test_the_manual_shows_what_is_printed(
-    run: Run, storage: DurableStorage, clock: ManualClock
-) -> None:
-    """The example of docs/operate is the output for a task with that life.
-
-    Of a message's text it has the first line. A table alone has no logs, and a sentence says so.
-    """
+def test_the_manual_shows_the_output(run: Run, storage: DurableStorage, clock: ManualClock) -> None:
+    """The example of docs/operate; a text's first line; a sentence where there are no logs."""
     restarted(storage, clock)
     said = run(TASK)
     assert said.code == 0
@@ -231,10 +226,7 @@ def test_webhooks_and_their_refusals(run: Run, storage: DurableStorage) -> None:
 
 
 def test_a_turn_that_no_worker_has(run: Run, storage: DurableStorage) -> None:
-    """It waits for a worker, then for a service, was given back, or is over.
-
-    Which starts used up no attempt is told beside the attempts.
-    """
+    """It waits for a worker or a service, was given back, or is over; uncounted starts are told."""
     head = opened(storage)
     assert lines_of(run(TASK).out)["worker"] == "no worker; the turn waits for one"
     for sends, said in ((1, "once"), (2, "2 times")):
@@ -260,13 +252,8 @@ def test_a_turn_that_no_worker_has(run: Run, storage: DurableStorage) -> None:
     assert lines_of(run(TASK).out).keys().isdisjoint({"worker", "due", "cancel"})
 
 
-def test_what_a_newer_release_has_stored(
-    run: Run, database: Stored, storage: DurableStorage
-) -> None:
-    """An unknown entry is shown with its kind, an unknown state as its number or as unspecified.
-
-    Only a critical entry and a newer HEAD make the command fail.
-    """
+def test_what_a_newer_release_stored(run: Run, database: Stored, storage: DurableStorage) -> None:
+    """Unknown entries and states are shown; only a critical entry and a newer HEAD fail it."""
     head = opened(storage)
     for entry, shown, code in (
         (commits.status(77), "status 77", 0),  # type: ignore[arg-type]
@@ -348,9 +335,7 @@ def test_what_each_version_has_cost(run: Run, storage: DurableStorage, clock: Ma
 
 
 @pytest.mark.parametrize("view", ["--events", "--follow"])
-def test_the_events_of_a_task(
-    run: Run, storage: DurableStorage, clock: ManualClock, view: str
-) -> None:
+def test_a_tasks_events(run: Run, storage: DurableStorage, clock: ManualClock, view: str) -> None:
     """`--events` and `--follow` print a task's events with their cursors, and end with the task."""
     committed(storage, restarted(storage, clock), COMPLETED, token="b")
     lines = run(TASK, view).jsons

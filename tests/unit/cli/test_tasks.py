@@ -70,9 +70,7 @@ def test_the_tasks_of_a_caller(run: Run, storage: DurableStorage, clock: ManualC
     assert (code, out, err) == (0, "", "No task matches.\n")
 
 
-def test_a_list_of_all_says_what_it_has_looked_at(
-    run: Run, storage: DurableStorage, clock: ManualClock
-) -> None:
+def test_a_list_says_where_it_looked(run: Run, storage: DurableStorage, clock: ManualClock) -> None:
     """A change since then counts, not the creation; how far back and how dearly stands below."""
     old, still = opened(storage, "old"), opened(storage, "still")
     clock.advance(3 * 86_400)
@@ -96,9 +94,7 @@ def test_a_list_of_all_says_what_it_has_looked_at(
     assert run("tasks", "--user", "ann", "--since", "999999d").code == 0  # since ever
 
 
-def test_the_longest_tasks_come_first(
-    run: Run, storage: DurableStorage, clock: ManualClock
-) -> None:
+def test_the_longest_tasks_are_first(run: Run, storage: DurableStorage, clock: ManualClock) -> None:
     """Of the newest of a list, over all its pages; an open task counts as long as it has taken."""
     short, long = opened(storage, "short"), opened(storage, "long")
     clock.advance(10)
@@ -157,9 +153,7 @@ def test_a_list_says_what_waits(run: Run, storage: DurableStorage, clock: Manual
     assert r": \x1b[2J\u202ebusy\n" in line
 
 
-def test_states_and_counts_of_a_caller(
-    run: Run, storage: DurableStorage, clock: ManualClock
-) -> None:
+def test_states_and_counts(run: Run, storage: DurableStorage, clock: ManualClock) -> None:
     """`tasks` filters by state and by the time of the last change, and counts each state."""
     for number in range(2):
         ended(storage, opened(storage, f"failed-{number}"))
@@ -247,9 +241,7 @@ def test_what_was_set_aside(run: Run, queue: str, command: str) -> None:
     run(command, "show", "gone").refuses("There is no message gone")
 
 
-def test_a_look_at_a_queue_asks_all_servers(
-    run: Run, queue: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_look_asks_all_servers(run: Run, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQS may answer a request that does not wait with nothing, though there are messages."""
     monkeypatch.setattr(queues, "WAIT_S", 1)
     waits: list[int] = []
@@ -329,9 +321,7 @@ def test_an_unknown_stack_and_one_without_outputs(run: Run) -> None:
         run("task", "t", "--stack", "mine").refuses("(ExpiredToken): check the credentials")
 
 
-def test_the_time_of_a_stacks_worker_has_a_price(
-    run: Run, storage: DurableStorage, database: Stored
-) -> None:
+def test_a_stacks_worker_has_a_price(run: Run, storage: DurableStorage, database: Stored) -> None:
     """Its parameters tell the memory, how many turns share it, and when an invocation ends."""
     claim = Commit(token="a", claims=True, worker="agent:3 2026/11/22/[3]4f1c")
     wait(storage.commit(opened(storage, "t"), claim))

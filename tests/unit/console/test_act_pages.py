@@ -46,9 +46,7 @@ def field(text: str, name: str) -> str:
     return str(value)
 
 
-async def test_a_failed_task_is_tried_again_from_its_page(
-    backends: Backends, person: Person
-) -> None:
+async def test_a_failed_task_is_tried_again(backends: Backends, person: Person) -> None:
     """The page says who did it, and leads to the new task; the journal does, too."""
     head = await failed(backends, "t")
     path = f"/_console/task/{head.scope}/t"
@@ -131,9 +129,7 @@ async def test_a_table_that_may_only_be_read_says_so(
     assert await backends.storage.for_scope(ANN).head("t") == head
 
 
-async def test_markup_is_text_in_previews_and_in_the_journal(
-    backends: Backends, person: Person
-) -> None:
+async def test_markup_is_text_in_previews_and_journal(backends: Backends, person: Person) -> None:
     """Of a filter, of the person who acts, of a reason, and in what came of an act."""
     hostile = "<img src=x onerror=alert(1)>"
     journal = Journal(backends.storage, hostile)
@@ -147,9 +143,7 @@ async def test_markup_is_text_in_previews_and_in_the_journal(
         assert text.count("&lt;img src=x onerror=alert(1)&gt;") >= 2
 
 
-async def test_what_can_be_read_of_the_journal_is_shown(
-    backends: Backends, person: Person, clock: ManualClock
-) -> None:
+async def test_a_damaged_journal(backends: Backends, person: Person, clock: ManualClock) -> None:
     """Damage in an entry costs what is damaged; what a newer release adds is left out."""
     journal = Journal(backends.storage, "pat")
     damage: list[dict[str, Any]] = [{"at": "soon", "scope": 7}, {"outcome": 7}]

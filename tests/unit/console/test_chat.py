@@ -171,10 +171,7 @@ def test_the_question_of_an_older_task_is_answered(talk: Talk) -> None:
 
 
 def test_a_key_that_is_given_again_answers_the_same_task(keyed: Dev) -> None:
-    """So does one that is given to another process, which only knows what the page has.
-
-    What another caller has with the same id of a conversation is not shown.
-    """
+    """Also by another process, which knows the page alone; what another caller has is not shown."""
     with opened(keyed) as talk:
         assert posted(keyed[0].url, "return of bob", key=f"{KEY}-of-bob", context=talk.context)
         talk.say("ask")

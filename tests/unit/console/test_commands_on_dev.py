@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -38,9 +39,7 @@ def running(file: Path) -> Iterator[Dev]:
 
 
 @pytest.fixture
-def run(
-    running: Dev, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Run:
+def run(running: Dev, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Run:
     """A command on the file: its exit code, stdout and stderr."""
     for name in ("A2A_TABLE", "A2A_UNDECODABLE_QUEUE", "A2A_PUSH_DEAD_LETTER_QUEUE"):
         monkeypatch.delenv(name, raising=False)
@@ -114,9 +113,7 @@ async def test_a_message_that_cannot_be_read(running: Dev) -> None:
 # -- what is kept of the logs --------------------------------------------------------------------
 
 
-async def test_what_is_printed_stays_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_prints_stay_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Lines about tasks are kept from INFO on; a terminal gets those from WARNING on, as before."""
     ours, news = logging.getLogger("a2a_serverless"), logging.getLogger("a2a_serverless.news")
     handler = logging.StreamHandler()

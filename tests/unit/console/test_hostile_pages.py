@@ -55,9 +55,7 @@ def told(text: str) -> StatusChanged:
     return StatusChanged(status, archive=True)
 
 
-async def test_a_question_without_words_is_answered(
-    storage: DurableStorage, person: Person
-) -> None:
+async def test_a_question_without_words(storage: DurableStorage, person: Person) -> None:
     """The chat says that the agent waits, and its form names the task."""
     await written(storage, status(INPUT_REQUIRED))
     text = (await person.get("/_console/chat?context=c")).text
@@ -68,9 +66,7 @@ async def test_a_question_without_words_is_answered(
 # -- what misleads -----------------------------------------------------------------------------
 
 
-async def test_a_link_puts_no_words_into_the_consoles_mouth(
-    storage: DurableStorage, person: Person
-) -> None:
+async def test_a_link_puts_no_words_on_a_page(storage: DurableStorage, person: Person) -> None:
     """A link in an artifact leads here with the reader's cookie: only own sentences are shown."""
     path = await written(storage)
     for page in (path, "/_console/queues"):
@@ -83,9 +79,7 @@ async def test_a_link_puts_no_words_into_the_consoles_mouth(
 
 
 @pytest.mark.parametrize("view", ["conversation", "timeline", "events"])
-async def test_names_cannot_turn_what_stands_beside_them(
-    storage: DurableStorage, person: Person, view: str
-) -> None:
+async def test_names_turn_nothing_else(storage: DurableStorage, person: Person, view: str) -> None:
     """What turns a line's direction, and what a terminal would obey, is shown as it is written."""
     entries = (
         artifact(Part(raw=b"MZ", filename=TURNED), Part(url=f"https://{TURNED}"), name=TURNED),
@@ -116,9 +110,7 @@ async def test_texts_keep_their_directions(storage: DurableStorage, person: Pers
 # -- what keeps it busy ------------------------------------------------------------------------
 
 
-async def test_a_long_conversation_is_shown_from_its_end(
-    storage: DurableStorage, person: Person
-) -> None:
+async def test_a_long_talk_is_shown_from_its_end(storage: DurableStorage, person: Person) -> None:
     """However much an agent has said, a page has a bounded part of it, the newest."""
     path = await written(storage, *(told(f"message {n} {'x' * 99_000}") for n in range(20)))
     text = (await person.get(path)).text
@@ -128,9 +120,7 @@ async def test_a_long_conversation_is_shown_from_its_end(
     assert ("message 12 x" in before, "message 13 x" in before) == (True, False)
 
 
-async def test_an_artifact_of_many_parts_is_shown_in_part(
-    storage: DurableStorage, person: Person
-) -> None:
+async def test_an_artifact_of_many_parts_is_cut(storage: DurableStorage, person: Person) -> None:
     """Empty parts count, too: each is an element of the page."""
     files = (Part(raw=b"x", filename=f"file-{number}") for number in range(6_000))
     path = await written(storage, told("before"), artifact(*files))

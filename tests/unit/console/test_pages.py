@@ -125,9 +125,7 @@ class Asked(Logs):
 # -- lists, card -------------------------------------------------------------------------------
 
 
-async def test_all_tasks_can_be_paged_through(
-    storage: DurableStorage, person: Person, clock: ManualClock
-) -> None:
+async def test_pages_of_all(storage: DurableStorage, person: Person, clock: ManualClock) -> None:
     """Over all callers, the newest first, each once; a page looks at a bounded number of hours.
 
     Where it finds nothing so far it says so, and its requests, and the next one goes on.
@@ -253,9 +251,7 @@ ROWS = re.compile(r'"row">(.*?)</th><td class="number">(.*?)</td>.*?>(\d+)</td>'
 """The rows of queues: the name, and how many wait and were received."""
 
 
-async def test_queues_are_not_calm_while_turns_wait(
-    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_queues_where_turns_wait(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """The only worker has died with a turn; the sweeper has sent the nine others again twice."""
     stack = Stack(clock)
     await stack.claimed("taken")
@@ -346,9 +342,7 @@ async def test_a_turn_that_waits_for_its_conversation_names_the_task(clock: Manu
     assert (woken.turn.parked, woken.turn.requeued, woken.turn.resends) == ("", 1, 0)
 
 
-async def test_queues_say_how_many_turns_were_looked_at(
-    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_queues_say_their_bound(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there are more, and where one cannot be read, the page says so and is not calm."""
     looked = "a2a_serverless_tools.console.queues.LOOKED"
     monkeypatch.setattr(looked, 2)
@@ -487,10 +481,7 @@ async def test_a_tasks_page_leads_with_reason_and_caller(
 async def test_each_attempt_has_a_fold_with_all_that_is_known_of_it(
     storage: DurableStorage, person: Person, clock: ManualClock
 ) -> None:
-    """And the waits stand between them. The logs of a stack are read when a person asks.
-
-    Then their lines are below their attempt, and deliveries below their webhook.
-    """
+    """With the waits between; a stack's logs are read on request, and stand where they belong."""
     logs = Asked()
     head = await failed_twice(storage, clock)
     url = "https://crm.example"
@@ -535,9 +526,7 @@ async def test_each_attempt_has_a_fold_with_all_that_is_known_of_it(
     assert "Turn given back" not in alone
 
 
-async def test_a_new_line_of_the_log_is_shown_at_once(
-    storage: DurableStorage, clock: ManualClock
-) -> None:
+async def test_a_new_line_is_shown_at_once(storage: DurableStorage, clock: ManualClock) -> None:
     """Where reading costs nothing; a task needs no webhook for it."""
     logs = Asked()
     logs.is_at_hand = True
@@ -559,10 +548,7 @@ async def test_a_new_line_of_the_log_is_shown_at_once(
 
 
 async def test_all_that_a_caller_has_is_deleted(storage: DurableStorage, person: Person) -> None:
-    """Once the caller's name was typed, into a form of the console. Others keep their tasks.
-
-    The journal says that it was done and how much; not whose it was.
-    """
+    """Once the name was typed; others keep theirs, and the journal says how much, not whose."""
     for _ in range(3):
         await storage.open_task("c", request())
     other = storage.for_scope(Scope.of("", "ann"))

@@ -130,9 +130,7 @@ def opened(dev: Dev, task_id: str) -> Head:
     return asyncio.run(commits.opened(dev[1]._inspector.storage, task_id=task_id))
 
 
-def test_a_write_says_where_it_comes_from_and_that_it_is_meant(
-    running: Dev, person: httpx.Client
-) -> None:
+def test_a_write_says_its_origin_and_that_it_is_meant(running: Dev, person: httpx.Client) -> None:
     """It is refused without Origin, does nothing unconfirmed, and is never a GET."""
     stack, console = running
     head = opened(running, "to-cancel")

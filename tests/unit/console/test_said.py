@@ -118,9 +118,7 @@ async def test_what_a_restart_takes_back_is_not_in_it(writer: Writer, person: Pe
     assert "It is 999 EUR." in (await person.get(f"{PATH}?view=events")).text
 
 
-async def test_a_restart_at_a_record_takes_back_what_stands_behind_it(
-    writer: Writer, person: Person
-) -> None:
+async def test_a_restart_at_a_record_takes_back_the_rest(writer: Writer, person: Person) -> None:
     """What came with the record stays; the artifact of both stands as it was at the record."""
     await writer.begin()
     step = Recorded(StepId("plan", "", 1), "json", b"1")

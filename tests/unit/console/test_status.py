@@ -246,9 +246,7 @@ async def test_the_last_two_hours_are_shown_by_five_minutes(
 # -- pages -------------------------------------------------------------------------------------
 
 
-async def test_each_number_leads_to_its_list(
-    storage: DurableStorage, person: Person, clock: ManualClock
-) -> None:
+async def test_numbers_lead_on(storage: DurableStorage, person: Person, clock: ManualClock) -> None:
     """The links of failures, of a reason, of a caller and of waits list what they count."""
     await failed(storage, await asked(storage, "one"), "Key&Error")
     await failed(storage, await asked(storage, "two"))
@@ -265,9 +263,7 @@ async def test_each_number_leads_to_its_list(
         assert len(re.findall(r'<a id="to-', listed)) == int(number), link
 
 
-async def test_what_can_be_read_is_shown(
-    storage: DurableStorage, person: Person, clock: ManualClock
-) -> None:
+async def test_what_is_damaged(storage: DurableStorage, person: Person, clock: ManualClock) -> None:
     """A damaged HEAD, a log without its beginning, a later release's state cost only themselves."""
     for name in ("bare", "fine", "gone", "newer"):
         await failed(storage, await asked(storage, name, f"about {name}"))

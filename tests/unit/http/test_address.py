@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
@@ -34,9 +33,7 @@ SETTINGS = {"auth": "api-key", "api_keys": f"alice={KEY}", "extended_card": "ext
 
 
 @pytest.fixture(params=["api", "stream"])
-def answer(
-    request: Any, loop: asyncio.AbstractEventLoop, settings: Settings, backends: Any, card: Any
-) -> Answer:
+def answer(request: Any, loop: Any, settings: Settings, backends: Any, card: Any) -> Answer:
     """Either function."""
     app = create_app(settings, backends, card, entrypoint=request.param, extended_card=card)
     if request.param == "stream":
@@ -95,9 +92,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize(("how", "base"), PLACES.values(), ids=PLACES)
-def test_the_card_names_where_it_was_asked(
-    answer: Answer, ask: Ask, how: dict[str, Any], base: str
-) -> None:
+def test_the_card_names_its_place(answer: Answer, ask: Ask, how: dict[str, Any], base: str) -> None:
     """Card and extended card name the domain and the stage, in 1.0 and 0.3, for any tenant.
 
     Answers and refusals of a host with TLS ask for https alone, for a year (13.4).

@@ -109,9 +109,7 @@ async def test_a_page_ends_where_its_answer_would_be_too_long(
 
 
 @pytest.mark.parametrize("entrypoint", ["api", "stream"])
-async def test_a_task_that_fits_into_no_page(
-    call: Serve, backends: Backends, entrypoint: Entrypoint
-) -> None:
+async def test_a_task_above_a_page(call: Serve, backends: Backends, entrypoint: Entrypoint) -> None:
     """A page whose task fits into no answer is refused with what to ask for, which works."""
     agent = call(entrypoint)
     behind, large = await large_task(backends, "x"), await large_task(backends, QUOTES)
@@ -154,9 +152,7 @@ async def test_a_task_that_is_too_long_for_an_answer_in_one_piece(
     assert got["status"]["state"] == "TASK_STATE_CANCELED"
 
 
-async def test_a_reply_that_is_too_long_for_the_answer_of_a_send(
-    call: Serve, backends: Backends
-) -> None:
+async def test_a_reply_that_is_too_long_for_a_sends_answer(call: Serve, backends: Backends) -> None:
     """A reply that is too long for the answer of a send is the message of the task's status."""
 
     async def reply(turn: Turn, _: ScriptedWorker) -> None:
@@ -207,9 +203,7 @@ def test_the_size_of_an_answer_is_that_of_the_answer(part: Part) -> None:
 
 
 @pytest.mark.parametrize(("values", "is_refused"), [(49_000, True), (10_000, False)])
-async def test_many_values_do_not_hold_the_loop(
-    call: Serve, values: int, *, is_refused: bool
-) -> None:
+async def test_many_values_block_no_loop(call: Serve, values: int, *, is_refused: bool) -> None:
     """As many values as a body may hold take less than two seconds; more are refused."""
     agent = call("stream", JSONRPC)
     parts: list[dict[str, Any]] = [{}] * (values - 100)  # the other fields have a few values, too

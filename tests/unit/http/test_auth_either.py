@@ -51,9 +51,7 @@ def token(issuer: Issuer, subject: str = "user|1", **claims: object) -> dict[str
 
 
 @pytest.mark.parametrize("auth", ["api-key+oidc", "oidc"])
-async def test_a_named_token_is_the_keys_caller(
-    settings: Settings, issuer: Issuer, auth: str
-) -> None:
+async def test_a_named_token_is_its_caller(settings: Settings, issuer: Issuer, auth: str) -> None:
     """A token has the name beside which the keys have its caller, else its digest as ever."""
     of = present(authenticator_of(settings.model_copy(update={"auth": auth}), ManualClock()))
     known = await of.authenticate(Headers(token(issuer)))
@@ -234,9 +232,7 @@ async def test_a_client_keeps_its_tasks_while_it_moves(issuer: Issuer, serve: Se
         ({"auth": "oidc", "api_keys": SecretStr("{")}, "not valid JSON"),
     ],
 )
-def test_what_is_missing_for_both(
-    settings: Settings, missing: dict[str, object], complaint: str
-) -> None:
+def test_what_both_need(settings: Settings, missing: dict[str, object], complaint: str) -> None:
     """Both need what each of them needs; malformed names do not start tokens alone either."""
     with pytest.raises(ConfigurationError, match=complaint):
         authenticator_of(settings.model_copy(update=missing), ManualClock())

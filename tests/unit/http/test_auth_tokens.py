@@ -241,9 +241,7 @@ async def test_nested_headers_cost_nothing(
     assert reason in {"MalformedToken", "UnsupportedToken", "ForbiddenAlgorithm", "WrongSignature"}
 
 
-async def test_keys_that_a_token_brings_along_are_not_looked_at(
-    shown: Shown, issuer: Issuer
-) -> None:
+async def test_keys_that_a_token_brings_along_are_not_used(shown: Shown, issuer: Issuer) -> None:
     """Keys named in `jku`, `x5u`, `jwk` or `x5c` are not used: the issuer's own keys decide."""
     evil: dict[str, Any] = {"jku": f"{issuer.url}/evil", "x5u": f"{issuer.url}/evil"}
     evil |= {"jwk": public_jwk("ES256", "first", number=1), "x5c": ["MIIB"]}
@@ -354,9 +352,7 @@ async def test_an_issuer_that_was_never_there(client: httpx.AsyncClient, issuer:
     ],
     ids=str,
 )
-async def test_discovery_is_not_believed_everything(
-    shown: Shown, issuer: Issuer, discovery: dict[str, Any]
-) -> None:
+async def test_other_discoveries(shown: Shown, issuer: Issuer, discovery: dict[str, Any]) -> None:
     """Another issuer's document, keys without TLS, or a redirection are as good as no answer."""
     issuer.discovery = {"jwks_uri": f"{issuer.url}/keys"} | {
         name: value.replace("ISSUER", issuer.url) if isinstance(value, str) else value
@@ -417,10 +413,7 @@ SCOPES: list[tuple[dict[str, Any], bool]] = [
 async def test_a_scope(
     serve: Serve, issuer: Issuer, claims: dict[str, Any], *, is_there: bool
 ) -> None:
-    """It is found in RFC 9068's claim or where other issuers write it.
-
-    A token without a needed one gets 403, which names it (RFC 6750, section 3.1).
-    """
+    """It is in RFC 9068's claim or another's; without it 403 names it (RFC 6750, 3.1)."""
     agent = serve(oidc_scope="a2a:call a2a:read")
     response = (await agent.call("ListTasks", {}, bearer(issuer.token(claims)))).response
     assert response.status_code == (200 if is_there else 403)

@@ -143,9 +143,7 @@ def twice(text: str) -> str:
 
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
 @pytest.mark.parametrize("is_rest", [False, True])
-async def test_a_file_that_is_no_base64(
-    client: httpx.AsyncClient, version: str, *, is_rest: bool
-) -> None:
+async def test_no_base64(client: httpx.AsyncClient, version: str, *, is_rest: bool) -> None:
     """It is refused by the name of its field; 0.3 has one alphabet, and padding belongs to it."""
     files, field = NO_BASE64, "message.parts.raw"
     if version == "0.3":
@@ -230,9 +228,7 @@ async def test_lists_of_any_depth_in_0_3(
     assert refused == (0 if binding == JSONRPC else 1)
 
 
-async def test_a_list_of_an_agents_in_a_stream_of_0_3(
-    backends: Backends, client: httpx.AsyncClient
-) -> None:
+async def test_an_agents_list_in_0_3(backends: Backends, client: httpx.AsyncClient) -> None:
     """An artifact that cannot be written in 0.3 ends a stream with the protocol's error."""
 
     async def write(turn: Turn, worker: ScriptedWorker) -> None:
@@ -270,9 +266,7 @@ BODIES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_a_byte_order_mark_and_a_name_twice(
-    app: FastAPI, worker: ScriptedWorker, path: str
-) -> None:
+async def test_a_mark_and_a_name_twice(app: FastAPI, worker: ScriptedWorker, path: str) -> None:
     """Every binding reads both alike: the mark is skipped, and of a name the last value counts."""
     text = json.dumps(BODIES[path])
     twice = f'{{"{"params" if path == "/" else "message"}": 5, {text[1:]}'
@@ -304,10 +298,7 @@ async def test_parts_of_a_type_that_the_card_includes(agent: Agent, worker: Scri
 
 @pytest.mark.parametrize("method", ["message/send", "tasks/get"])
 async def test_extensions_in_0_3(card: AgentCard, serve: Serve, method: str) -> None:
-    """A client of 0.3 gets the code of 1.0 for a missing extension, as 0.3 has none.
-
-    Those that are active it reads where it has sent them, in `X-A2A-Extensions`.
-    """
+    """A missing one has 1.0's code, as 0.3 has none; active ones are in `X-A2A-Extensions`."""
     card.capabilities.extensions.add(uri="urn:must", required=True)
     client = serve().client
     refused = await client.post("/", json=call(method, {"id": "x"}))

@@ -184,10 +184,7 @@ async def test_a_schema_gives_the_data_its_type(card: AgentCard) -> None:
 
 
 async def test_a_browser_gets_pages(card: AgentCard, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of what has become of its form, of an address that names nothing, of a refusal, of an error.
-
-    Others get JSON.
-    """
+    """Of what became of its form, of a wrong address, a refusal, an error; others get JSON."""
     desk, busy = Desk(card), Desk(card, requests_per_s=1)
     url, busy_url = await desk.begin(), await busy.begin()
     for each in (desk, busy):

@@ -239,9 +239,7 @@ async def test_an_extended_card_is_promised_and_given(
         assert [skill["id"] for skill in of_0_3["skills"]] == ["tell", "secret"]
 
 
-def test_an_open_endpoint_has_no_extended_card(
-    backends: Backends, card: AgentCard, extended: AgentCard
-) -> None:
+def test_no_extended_card_is_open(backends: Backends, card: AgentCard, extended: AgentCard) -> None:
     """Without authentication an extended card stops the start: it is for known callers."""
     settings = Settings(auth="none", extended_card="extended.json")
     with pytest.raises(ConfigurationError, match="A2A_EXTENDED_CARD needs callers"):

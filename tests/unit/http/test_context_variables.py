@@ -62,9 +62,7 @@ def around_the_call(app: FastAPI) -> None:
 
 
 @pytest.fixture(params=[around_the_application, around_the_call])
-def app(
-    request: pytest.FixtureRequest, settings: Settings, backends: Backends, card: AgentCard
-) -> FastAPI:
+def app(request: Any, settings: Settings, backends: Backends, card: AgentCard) -> FastAPI:
     app = create_app(settings, backends, card, entrypoint="stream")
     request.param(app)
     return app
@@ -79,9 +77,7 @@ def carried(worker: ScriptedWorker) -> list[dict[str, object]]:
 R1, R2, R3 = ({"x-request-id": name} for name in ("r1", "r2", "r3"))
 
 
-async def test_a_message_carries_what_its_own_request_has_set(
-    agent: Agent, worker: ScriptedWorker
-) -> None:
+async def test_a_message_carries_its_own_variables(agent: Agent, worker: ScriptedWorker) -> None:
     """Opening, answering, and without the header; a copy of a message is the first one."""
     once = {**R1, "Idempotency-Key": "key-1"}
     asked = await agent.send("ask", headers=once)
@@ -92,9 +88,7 @@ async def test_a_message_carries_what_its_own_request_has_set(
     assert "r1" not in asked.response.text + done.response.text
 
 
-async def test_a_streamed_message_carries_it_too(
-    app: FastAPI, binding: str, worker: ScriptedWorker
-) -> None:
+async def test_a_stream_carries_it_too(app: FastAPI, binding: str, worker: ScriptedWorker) -> None:
     """A streamed message carries the variable, even if the middleware ends before the stream."""
     await all_events(app, binding, "SendStreamingMessage", {"message": message()}, R1)
     assert carried(worker) == [{REQUEST_ID_NAME: "r1"}]

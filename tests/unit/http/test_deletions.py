@@ -198,8 +198,8 @@ async def test_a_creation_that_was_held_up_is_taken_back(world: World, monkeypat
     assert (await world.send("alice", contextId="talk")).status_code == 200
 
 
-async def test_a_sweep_takes_back_what_a_dead_creator_has_stored(
-    world: World, monkeypatch: pytest.MonkeyPatch
+async def test_a_sweep_takes_back_what_a_dead_creator_stored(
+    world: World, monkeypatch: Any
 ) -> None:
     """Its creator dies after the write: the sweep that finds the turn overdue deletes the task."""
     answer = await held_up(world, monkeypatch, Mock(side_effect=UnavailableError))
@@ -263,9 +263,7 @@ async def test_no_process_goes_by_what_it_read_for_longer_than_five_seconds(
     assert await held_up == until
 
 
-async def test_many_tenants_take_longer_than_a_barrier_stands(
-    world: World, monkeypatch: Any
-) -> None:
+async def test_many_tenants_take_longer_than_a_barrier(world: World, monkeypatch: Any) -> None:
     """A step over all of them renews the barrier on the way."""
     for tenant in TENANTS:
         await world.send("alice", tenant)

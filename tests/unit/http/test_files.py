@@ -121,9 +121,7 @@ async def test_a_large_file_is_a_link(run: Run, client: httpx.AsyncClient) -> No
 
 
 @pytest.mark.parametrize("binding", [JSONRPC, REST])
-async def test_all_readings_agree(
-    app: FastAPI, agent: Agent, binding: str, backends: Backends
-) -> None:
+async def test_readings_agree(app: FastAPI, agent: Agent, binding: str, backends: Backends) -> None:
     """GetTask, a list, a blocking send, streams from their beginning and later, and a replay."""
     working = asyncio.create_task(bench_of(backends, emitting).work())
     sent = (await agent.send()).task
@@ -166,10 +164,7 @@ async def test_a_link_ends(run: Run, backends: Backends, client: httpx.AsyncClie
 async def test_what_is_served(
     run: Run, client: httpx.AsyncClient, media_type: str, filename: str, served: str
 ) -> None:
-    """A file keeps its type, whatever its caller accepts, or has none if no header takes it.
-
-    Its link has a usual length, and a refused one the form of the protocol's errors.
-    """
+    """A file keeps its type if a header takes it; links are short, and refused in JSON."""
 
     async def handle(ctx: TaskContext) -> None:
         await ctx.emit_file(io.BytesIO(LARGE), media_type=media_type, filename=filename)
@@ -315,10 +310,7 @@ async def test_a_link_gives_a_part(client: httpx.AsyncClient, backends: Backends
 async def test_a_url_that_is_the_file(
     run: Run, url: str, media_type: str, content: bytes | str
 ) -> None:
-    """What comes as a `data:` URL is content for the agent, and the client's part stays a URL.
-
-    One that cannot be decoded and a client's own stay URLs; reading one says why.
-    """
+    """A `data:` URL is a file to its agent, a URL to its client; reading any other says why not."""
 
     async def handle(ctx: TaskContext) -> None:
         (file,) = ctx.files
@@ -339,10 +331,7 @@ async def test_a_url_that_is_the_file(
 
 
 async def test_a_later_turn_reads_what_is_there(run: Run) -> None:
-    """Files of earlier turns are in the agent's task, and are loaded again at any time.
-
-    In the turn of an answer the files of all messages are there, the newest first.
-    """
+    """Earlier turns' files are there, and load at any time; an answer has all, the newest first."""
 
     async def ask(ctx: TaskContext) -> None:
         await ctx.emit_file(io.BytesIO(LARGE * 10), "big", media_type="image/png")
@@ -367,9 +356,7 @@ async def test_a_later_turn_reads_what_is_there(run: Run) -> None:
     assert task["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
-async def test_a_file_of_any_kind_of_source(
-    run: Run, client: httpx.AsyncClient, tmp_path: Path
-) -> None:
+async def test_a_file_of_any_source(run: Run, client: httpx.AsyncClient, tmp_path: Path) -> None:
     """A path, an open file and a stream become parts of one artifact, in their order."""
     path = tmp_path / "report.bin"
     path.write_bytes(LARGE)
@@ -441,9 +428,7 @@ async def test_a_link_to_what_the_task_does_not_have_is_refused(
 
 
 @pytest.mark.parametrize("kind", ["text", "raw+5"])
-async def test_no_client_writes_a_reference(
-    run: Run, agent: Agent, client: httpx.AsyncClient, kind: str
-) -> None:
+async def test_own_references(run: Run, agent: Agent, client: httpx.AsyncClient, kind: str) -> None:
     """The service's own scheme is refused, also for a file of the caller: a text has no bound."""
     own = present(linked_blob(parts_of(await run(emitting))["large"]["url"]))
     for url in ("a2a-blob:raw:anything", f"a2a-blob:{kind}:{own.key}"):

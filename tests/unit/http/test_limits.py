@@ -144,10 +144,7 @@ class TestRate:
         return Settings(auth="api-key", api_keys=keys, requests_per_s=2)
 
     async def test_it_is_each_callers_own(self, agent: Agent, clock: ManualClock) -> None:
-        """429 with the time to wait, until the caller's bucket fills; others go on.
-
-        Requests with a wrong key use up nobody's.
-        """
+        """429 with the wait until the bucket fills; others go on, and a wrong key uses none."""
         alice, bob = {"X-API-Key": KEY}, {"X-API-Key": OTHER}
         for _ in range(10):
             await agent.call("ListTasks", {}, {"X-API-Key": f"{KEY}x"})

@@ -115,9 +115,7 @@ SETTINGS = {"older_dialects": True, "push_queue": "pushes.fifo"}
 
 
 @pytest.mark.parametrize("expected", ANSWERS)
-async def test_the_media_type_of(
-    client: httpx.AsyncClient, worker: ScriptedWorker, expected: str
-) -> None:
+async def test_media_type(client: httpx.AsyncClient, worker: ScriptedWorker, expected: str) -> None:
     """A stream, the result of HTTP+JSON 1.0 as its caller takes it, and JSON for all else."""
     for verb, path, body, headers in ANSWERS[expected]:
         answer = await client.request(verb, path, json=body, headers=headers)
@@ -180,9 +178,7 @@ async def test_a_send_is_parsed_once_and_rendered_once(agent: Agent) -> None:
     assert counts - by_client == Counter(loads=1, ParseDict=1, MessageToDict=1, dumps=1)
 
 
-def test_the_required_fields_are_looked_for_outside_of_data(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_required_fields_are_looked_for_outside_of_data(monkeypatch: pytest.MonkeyPatch) -> None:
     """Data and metadata require nothing, however many values they have."""
     look = Mock(side_effect=validate_proto_required_fields)
     monkeypatch.setattr(context, "validate_proto_required_fields", look)

@@ -105,10 +105,7 @@ async def test_a_slow_name_server_stops_nobody_else(
 
 
 async def test_an_unknown_name(agent: Agent, task_id: str, monkeypatch: Any) -> None:
-    """It is refused without any address of the network, but one that the deployment lists.
-
-    A listed name may be known only where notifications are sent from.
-    """
+    """It is refused without an address of the network; a listed one may be known elsewhere only."""
     error = socket.gaierror(socket.EAI_NONAME, "asked 10.0.0.2")
     monkeypatch.setattr(socket, "getaddrinfo", Mock(side_effect=error))
     unknown = {"taskId": task_id, "url": "https://receiver.example.com/hook"}
@@ -119,9 +116,7 @@ async def test_an_unknown_name(agent: Agent, task_id: str, monkeypatch: Any) -> 
     assert not (await agent.call(CREATE, listed)).reason
 
 
-async def test_secrets_are_kept_for_the_deliverer(
-    agent: Agent, task_id: str, backends: Backends
-) -> None:
+async def test_secrets_go_to_the_deliverer(agent: Agent, task_id: str, backends: Backends) -> None:
     """Token and credentials are stored in the configuration, and not in the task's log."""
     secrets = {"token": "t", "authentication": {"scheme": "Bearer", "credentials": "c"}}
     config = {"id": "mine", "url": f"https://{PUBLIC}/", **secrets}

@@ -48,9 +48,7 @@ async def test_a_turn_that_sleeps_until_its_credentials_come_is_answered(
     assert (head.turn.parked, head.turn.attempts) == ("asleep", 0)
 
 
-async def test_a_message_to_a_full_conversation_is_refused(
-    agent: Agent, backends: Backends
-) -> None:
+async def test_a_message_to_a_full_conversation(agent: Agent, backends: Backends) -> None:
     """The client reads how many wait, and what to do."""
     backends.storage.is_serial = True
     for _ in range(MOST_WAITING + 1):
@@ -62,13 +60,10 @@ async def test_a_message_to_a_full_conversation_is_refused(
 
 
 class TestIdempotency:
-    async def test_a_repeated_key_finds_what_it_has_opened(
+    async def test_a_repeated_key_finds_its_task(
         self, agent: Agent, worker: ScriptedWorker
     ) -> None:
-        """A repetition's answer is the task as it is, whatever came after it; nothing runs.
-
-        A key that was used for another message is refused.
-        """
+        """It gets the task as it is, and nothing runs; for another message it is refused."""
         first_key, next_key = {"Idempotency-Key": "key-1"}, {"Idempotency-Key": "key-2"}
         asked = (await agent.send("ask", headers=first_key)).task
         assert (await agent.send("ask", headers=first_key)).task == asked

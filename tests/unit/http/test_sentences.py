@@ -70,9 +70,7 @@ OF_0_3 = {"messageId": "1", "role": "user", "parts": [{"kind": "text", "text": "
         ("go", "message is not as A2A 0.3 has it."),
     ],
 )
-async def test_a_field_in_0_3(
-    client: httpx.AsyncClient, message_of_0_3: Any, sentence: str
-) -> None:
+async def test_fields_in_0_3(client: httpx.AsyncClient, message_of_0_3: Any, sentence: str) -> None:
     """A client of 0.3 learns the first field that is wrong, by its place in the JSON."""
     call = rpc("message/send", {"message": message_of_0_3})
     answer = await client.post("/", json=call, headers={"A2A-Version": "0.3"})
@@ -89,9 +87,7 @@ async def test_a_field_in_0_3(
         ({"message": {"parts": [{"text": "go"}]}}, "message.messageId, message.role"),
     ],
 )
-async def test_a_required_field_that_is_missing(
-    agent: Agent, params: dict[str, Any], fields: str
-) -> None:
+async def test_a_missing_field(agent: Agent, params: dict[str, Any], fields: str) -> None:
     """Every one is named as JSON has it, in the sentence and in the error's details."""
     answer = await agent.call("SendMessage", params)
     assert answer.message == f"Required and missing or empty: {fields}."
@@ -120,13 +116,8 @@ async def test_a_version_that_is_missing(client: httpx.AsyncClient) -> None:
         ("PUT", "/.well-known/agent-card.json", "GET"),
     ],
 )
-async def test_an_unknown_path_or_method(
-    client: httpx.AsyncClient, verb: str, path: str, allowed: str
-) -> None:
-    """It says where the paths are, also with a slash at its end: no redirect knows the stage.
-
-    The methods that there are stand in a header.
-    """
+async def test_unknown_paths(client: httpx.AsyncClient, verb: str, path: str, allowed: str) -> None:
+    """It says where the paths are, also with a slash at its end; a header has the methods."""
     answer = await client.request(verb, path, headers={"A2A-Version": "1.0"})
     said = answer.json()["error"]["message"]
     if not allowed:

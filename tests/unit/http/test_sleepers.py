@@ -73,10 +73,7 @@ def world(card: AgentCard) -> World:
 
 
 async def test_a_message_is_refused_while_too_many_turns_sleep(world: World) -> None:
-    """With a sentence that names the limit and the way out; another caller's are accepted.
-
-    A client that repeats an accepted message gets its task.
-    """
+    """With the limit and the way out; another caller's, and a repeated one, are accepted."""
     first = await world.send("alice", key="once")
     for _ in range(MOST - 1):
         assert not (await world.send("alice")).reason

@@ -47,13 +47,8 @@ async def opened(response: LiveResponse) -> str:
 
 
 @pytest.mark.parametrize("entrypoint", ["stream", "api"])
-async def test_a_stream_above_the_limit_ends_after_its_task(
-    app: FastAPI, binding: str, worker: ScriptedWorker
-) -> None:
-    """A stream above the limit shows what is committed, says why it ends, and can be resumed.
-
-    ApiFunction buffers its streams: they occupy it as well.
-    """
+async def test_a_stream_above_the_limit(app: FastAPI, binding: str, worker: ScriptedWorker) -> None:
+    """It shows what is committed, says why it ends, and can be resumed, also if it is buffered."""
     wait = {"message": message("wait")}
     async with open_stream(app, binding, SEND, wait, ANN) as first:
         await opened(first)
@@ -69,9 +64,7 @@ async def test_a_stream_above_the_limit_ends_after_its_task(
     assert payload(more[-1])["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
-async def test_an_ended_stream_is_not_counted(
-    app: FastAPI, binding: str, worker: ScriptedWorker
-) -> None:
+async def test_ended_streams_are_free(app: FastAPI, binding: str, worker: ScriptedWorker) -> None:
     """The next one of its caller's has its place: after its end, and after its client has left."""
     for _ in range(2):
         async with open_stream(app, binding, SEND, {"message": message("wait")}, ANN) as left:

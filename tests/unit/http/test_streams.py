@@ -66,9 +66,7 @@ async def test_a_finished_task_can_be_read_on_from_any_event(
         assert "".join(p["text"] for p in so_far) + chunks(rest) == "Once upon a time."
 
 
-async def test_a_subscription_may_end_with_the_turn(
-    app: FastAPI, binding: str, worker: ScriptedWorker
-) -> None:
+async def test_an_end_with_the_turn(app: FastAPI, binding: str, worker: ScriptedWorker) -> None:
     """With Prefer: until=turn it ends as the stream of the message would, at any pause."""
     events = await all_events(app, binding, SEND, {"message": message("login")})
     named = {"id": payload(events[0])["task"]["id"]}

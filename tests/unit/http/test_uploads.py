@@ -53,9 +53,7 @@ EACH_STORE = pytest.mark.parametrize(
 
 
 @pytest.fixture
-def backends(
-    request: pytest.FixtureRequest, settings: Settings, tmp_path: Path
-) -> Iterator[Backends]:
+def backends(request: Any, settings: Settings, tmp_path: Path) -> Iterator[Backends]:
     """Backends with a store of a kind; S3 on moto, behind a door that verifies its links."""
     backends = memory_backends(settings)
     table, clock = backends.storage.table, backends.storage.clock
@@ -120,9 +118,7 @@ async def read_by_agent(agent: Agent, backends: Backends, part: dict[str, Any], 
 
 
 @EACH_STORE
-async def test_what_is_uploaded_comes_to_the_agent(
-    agent: Agent, backends: Backends, client: httpx.AsyncClient
-) -> None:
+async def test_agents_read_it(agent: Agent, backends: Backends, client: httpx.AsyncClient) -> None:
     """By the part of the answer, byte for byte; without the link's signature, which ends."""
     found = await asked(client, filename="ä.png")
     assert found["part"]["mediaType"] == "image/png"
@@ -137,10 +133,7 @@ async def test_what_is_uploaded_comes_to_the_agent(
 async def test_only_what_was_asked_for_is_taken(
     agent: Agent, backends: Backends, client: httpx.AsyncClient, door: Door, monkeypatch: Any
 ) -> None:
-    """Another length, content, type, method or signature, and a link for reading, are refused.
-
-    After its minutes it takes nothing.
-    """
+    """Other lengths, contents, types, methods, signatures, links and times are refused."""
     found = await asked(client)
     contents = (LARGE[:-1], LARGE + b"x", LARGE[:-1] + b"x")
     refused = [await put(client, found, content) for content in contents]
@@ -162,9 +155,7 @@ async def test_only_what_was_asked_for_is_taken(
 
 
 @pytest.mark.parametrize("backends", ["s3"], indirect=True)
-async def test_s3_takes_no_header_that_is_not_signed(
-    backends: Backends, client: httpx.AsyncClient
-) -> None:
+async def test_s3_takes_signed_headers_alone(backends: Backends, client: httpx.AsyncClient) -> None:
     """A checksum of other bytes, no precondition, and a header of one's own are refused."""
     found = await asked(client)
     assert set(found["headers"]) == {"Content-Type", "If-None-Match", "x-amz-checksum-sha256"}
@@ -197,10 +188,7 @@ async def test_it_is_the_callers_own_in_its_tenant(
 
 
 async def test_a_wrong_field_is_named(client: httpx.AsyncClient) -> None:
-    """With what it may be; and such a request is none of the caller's uploads.
-
-    What is no request is refused in the form of the protocol's errors.
-    """
+    """With what it may be, and it is no upload; what is no request has the protocol's error."""
     wrong: list[dict[str, Any]] = [
         *({"size": size} for size in (0, MOST + 1, 10**30, True, 1.5)),
         {"size": None, "sha256": None},
@@ -253,9 +241,7 @@ async def test_a_caller_has_so_many_copies_an_hour(agent: Agent, client: httpx.A
     assert (await sent(agent, one)).status_code == 200  # to whom the link is a URL as any other
 
 
-async def test_a_repeated_or_refused_message_copies_nothing(
-    agent: Agent, client: httpx.AsyncClient
-) -> None:
+async def test_no_copy_for_a_repetition_or_refusal(agent: Agent, client: httpx.AsyncClient) -> None:
     """Its files do not count; one that names more than an hour's is refused with the way out."""
     found = await asked(client)
     assert await put(client, found) in {200, 204}

@@ -41,10 +41,7 @@ async def call(client: httpx.AsyncClient, method: str, params: Any) -> Any:
 async def test_a_message_has_parts_or_content(
     client: httpx.AsyncClient, worker: ScriptedWorker, message: Any, configuration: str
 ) -> None:
-    """A message with `parts` and a message with `content` get the same answer and history.
-
-    The configuration of one with `parts` has JSON-RPC's name, or HTTP+JSON's.
-    """
+    """Both get the same answer and history; the configuration has the name of either binding."""
     push = {configuration: {"id": "mine", "url": URL}} if configuration else {}
     body = {"message": message, "configuration": {"blocking": True, **push}}
     task = (await post(client, "/message:send", body)).json()["task"]
@@ -76,9 +73,7 @@ async def test_what_is_no_message(client: httpx.AsyncClient, message: Any, sente
 
 
 @pytest.mark.parametrize("form", ["JavaScript", "Python"])
-async def test_a_push_configuration_has_two_forms(
-    client: httpx.AsyncClient, task_id: str, form: str
-) -> None:
+async def test_push_has_two_forms(client: httpx.AsyncClient, task_id: str, form: str) -> None:
     """A push configuration in either SDK's form is set, shown without its secret, and deleted."""
     configs = f"/tasks/{task_id}/pushNotificationConfigs"
     name, own = f"{configs}/mine", {"id": "mine", "url": URL}
@@ -114,10 +109,7 @@ async def test_a_push_configuration_has_two_forms(
 async def test_an_error_has_its_code_at_its_top(
     client: httpx.AsyncClient, verb: str, path: str, status: int, code: int | None
 ) -> None:
-    """JSON-RPC's code, and the form of 1.0 below; also where no operation has refused it.
-
-    A path of 1.0 under `/v1/` is one of a tenant's.
-    """
+    """JSON-RPC's code, above the form of 1.0, whoever refuses; 1.0's `/v1/` is a tenant's path."""
     content = b'{"message": {"content": 1}}' if verb == "POST" else None
     typed = {"Content-Type": "application/json"}
     answer = await client.request(verb, f"/v1{path}", content=content, headers=typed)
@@ -179,9 +171,7 @@ async def events_of(app: FastAPI, binding: str, text: str) -> list[Any]:
 
 @pytest.mark.parametrize("text", ["go", "ask"])
 @pytest.mark.parametrize("binding", [JSONRPC, REST])
-async def test_the_last_event_of_a_turn_is_final(
-    app: FastAPI, binding: str, worker: ScriptedWorker, text: str
-) -> None:
+async def test_what_is_final(app: FastAPI, binding: str, worker: ScriptedWorker, text: str) -> None:
     """Only the last status of a turn is final, whether the task has ended or waits."""
     *before, last = await events_of(app, binding, text)
     assert last["final"]

@@ -26,9 +26,7 @@ from a2a_serverless_tools.local.cards import card_of
         ("", "agent", "An A2A agent."),
     ],
 )
-def test_a_card_is_made_of_the_class(
-    tmp_path: Path, source: str, name: str, description: str
-) -> None:
+def test_a_card_is_of_the_class(tmp_path: Path, source: str, name: str, description: str) -> None:
     """It has name and docstring of the class, else what the file says; nothing of it is run."""
     (tmp_path / "agent.py").write_text(source, encoding="utf-8")
     card = card_of(tmp_path / "agent.py:agent")

@@ -19,9 +19,7 @@ from a2a_serverless_tools.local.own_file import url_of
 from a2a_serverless_tools.local.sockets import bind
 
 
-def test_dev_ends_its_processes_before_another_may_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dev_ends_its_processes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They may still write to the file, which nobody else gets meanwhile."""
     file, held = tmp_path / "dev.db", []
 
@@ -94,9 +92,7 @@ def family(tmp_path: Path) -> Iterator[replacing.Family]:
         ("os.kill(os.getpid(), signal.SIGKILL)", f"{ENDED} (by SIGKILL)."),
     ],
 )
-def test_a_first_process_that_cannot_serve(
-    family: replacing.Family, tmp_path: Path, does: str, says: str
-) -> None:
+def test_a_failing_start(family: replacing.Family, tmp_path: Path, does: str, says: str) -> None:
     """The start is refused with the reason."""
     (tmp_path / "process-0").write_text(does)
     with bind(0) as bound, pytest.raises(ConfigurationError) as refused:
@@ -104,9 +100,7 @@ def test_a_first_process_that_cannot_serve(
     assert str(refused.value) == says
 
 
-def test_what_others_have_received_is_free_when_they_are_gone(
-    family: replacing.Family, tmp_path: Path
-) -> None:
+def test_what_the_dead_had_received_is_free(family: replacing.Family, tmp_path: Path) -> None:
     """Where one dies, what it has replaced may still run turns: it is ended first."""
     doing = (
         "say('ready'); say('changed'); assert link.recv() == ''; goes_on()",

@@ -40,10 +40,7 @@ FOREIGN = {"Origin": "https://elsewhere.example"}
 
 @pytest.mark.parametrize("auth", ["none", "api-key"])
 def test_pages_are_refused_where_callers_are_not_known(auth: str) -> None:
-    """Without keys a request of another origin's page gets 403; with a key it is answered.
-
-    An author learns of the limit of headers before the deployment.
-    """
+    """Another origin's page gets 403 without keys; long headers are refused as when deployed."""
     settings = Settings.model_validate({"auth": auth, "api_keys": SecretStr(f"ann={KEY}")})
     options = Options(agent=AGENT, card=CARD)
     with Stack(settings, options) as stack, httpx.Client(trust_env=False, timeout=60) as http:

@@ -164,9 +164,7 @@ async def test_new_shards_are_found(streams: Streams) -> None:
         await reader.until(lambda: reader.numbers() == ["01", "02"])
 
 
-async def test_a_feed_ends_that_is_stopped_as_a_shard_ends(
-    streams: Streams, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_stop_as_a_shard_ends(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of a shard swallows no cancellation, as `asyncio.wait_for` of Python 3.11 lets it."""
     monkeypatch.setattr(sources, "SHARDS_S", 30)
     streams.parents, streams.closed = {"a": None}, {"a"}

@@ -36,9 +36,7 @@ agent = Slow()
         ("is_streamed", 3600, "respond", ""),
     ],
 )
-def test_an_agent_of_any_length_passes(
-    test: str, seconds: float, ending: str, failure: str, tmp_path: Path
-) -> None:
+def test_any_length(test: str, seconds: float, ending: str, failure: str, tmp_path: Path) -> None:
     """Long work is no failure, and is canceled; a failure is one sentence."""
     agent, card, check = (tmp_path / name for name in ("agent.py", CARD, "tests/check.py"))
     card.parent.mkdir(parents=True)

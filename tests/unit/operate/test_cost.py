@@ -78,9 +78,7 @@ def test_a_lost_attempt_has_bounds() -> None:
         ("", "Time of workers outside of Lambda"),
     ],
 )
-def test_a_function_is_known_by_its_name(
-    monkeypatch: pytest.MonkeyPatch, stream: str, what: str
-) -> None:
+def test_a_functions_own_name(monkeypatch: pytest.MonkeyPatch, stream: str, what: str) -> None:
     """Its time has a price, whatever its log stream is called; a process elsewhere has none."""
     monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "agent-worker")
     monkeypatch.setenv("AWS_LAMBDA_FUNCTION_VERSION", "12")
@@ -96,9 +94,7 @@ def test_a_function_is_known_by_its_name(
         (FUNCTION, Workers(), "13.0 to 73.0 s of the function, whose memory --stack NAME tells"),
     ],
 )
-def test_time_without_a_price_is_not_in_the_sum(
-    worker: str, workers: Workers, missing: str
-) -> None:
+def test_time_without_a_price_is_in_no_sum(worker: str, workers: Workers, missing: str) -> None:
     """Its seconds are told, and the sum says that they are missing."""
     of = cost(log(worker=worker), workers)
     assert of.unpriced == (missing,)
