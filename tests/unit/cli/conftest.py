@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import cache
@@ -99,11 +100,10 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedAws]:
     for name in ("AWS_REGION", "AWS_PROFILE", "AWS_DEFAULT_REGION"):
         monkeypatch.setenv(name, REGION)  # so that it is as before at the end
         monkeypatch.delenv(name)
-    scripted, client = ScriptedAws(), aws.client
+    scripted, others = ScriptedAws(), aws.client
     aws.forget_clients()
-    monkeypatch.setattr(
-        aws, "client", lambda it: scripted.client(it) if it == "cloudformation" else client(it)
-    )
+    clients = defaultdict(lambda: others, cloudformation=scripted.client)
+    monkeypatch.setattr(aws, "client", lambda service: clients[service](service))
     with mock_aws():
         yield scripted
     aws.forget_clients()

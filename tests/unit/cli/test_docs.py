@@ -93,9 +93,8 @@ def test_a_browser_gets_pages_whose_links_lead_somewhere(monkeypatch: pytest.Mon
 def test_pages_and_sections_that_messages_name_are_there() -> None:
     """Those of the package, the layer and the templates, and the table of a new project."""
     root, named, paths = source(), set[tuple[str, str]](), set[str]()
-    texts = [
-        path for folder in ("src", "layers", "functions") for path in (root / folder).rglob("*")
-    ]
+    folders = [root / name for name in ("src", "layers", "functions")]
+    texts = [path for folder in folders for path in folder.rglob("*")]
     for path in [*texts, root / "template.yaml", root / "fargate.yaml"]:
         if path.is_file() and path.suffix != ".pyc":
             text = path.read_text(encoding="utf-8")

@@ -130,7 +130,7 @@ def test_how_old_the_oldest_message_is(
 
 
 @pytest.mark.parametrize(
-    ("states", "worker", "is_told"),
+    ("states", "worker", "is_off"),
     [
         (["Disabled"], "", True),
         (["Disabled"], "worker:3 2026/01/01/[3]0", True),
@@ -141,14 +141,7 @@ def test_how_old_the_oldest_message_is(
     ],
 )
 def test_an_event_source_that_is_off(
-    run: Run,
-    monkeypatch: Any,
-    storage: Any,
-    caplog: Any,
-    states: Any,
-    worker: str,
-    *,
-    is_told: bool,
+    run: Run, monkeypatch: Any, storage: Any, caplog: Any, states: Any, worker: str, *, is_off: bool
 ) -> None:
     """Where messages wait it is told at once, unless a worker outside of Lambda is there."""
     url = queue_of(monkeypatch, "A2A_QUEUE")
@@ -167,8 +160,8 @@ def test_an_event_source_that_is_off(
     send(url, "x")
     code, out, _ = run("status")
     told = "1 message waits, and the worker's event source is switched off: switch it on"
-    assert (told in out) is is_told
-    assert code == (1 if is_told or not worker else 0)
+    assert (told in out) is is_off
+    assert code == (1 if is_off or not worker else 0)
     assert ("it needs lambda:ListEventSourceMappings" in caplog.text) is isinstance(states, str)
 
 

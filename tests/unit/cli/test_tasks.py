@@ -358,18 +358,9 @@ def test_a_stack_is_found_by_its_outputs(
     assert "START\\x1b[2J" in out
 
 
-OPERATORS = [
-    ("task", "t"),
-    ("task", "t", "--stack", "mine"),
-    ("tasks",),
-    ("tasks", "--user", "ann", "--counts", "--stack", "mine"),
-    ("tasks", "cancel", "t", "--yes"),
-    ("tasks", "purge", "--user", "ann", "--yes"),
-    ("undecodable",),
-    ("notifications", "show", "m", "--stack", "mine"),
-    ("console",),
-    ("console", "--stack", "mine"),
-]
+ON_A_TABLE = ("task t", "tasks", "tasks cancel t --yes", "tasks purge --user ann --yes")
+ON_A_STACK = ("task t", "tasks --user ann --counts", "notifications show m", "console")
+OPERATORS = (*ON_A_TABLE, "undecodable", "console", *(f"{it} --stack mine" for it in ON_A_STACK))
 
 
 def test_without_any_credentials(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -386,7 +377,7 @@ def test_without_any_credentials(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_
             bare.setenv(name, "a-queue")
         aws.forget_clients()
         for command in OPERATORS:
-            code, out, err = run(*command)
+            code, out, err = run(*command.split())
             err = err.removeprefix("table of-an-account, which A2A_TABLE names\n")
             assert (command, code, out, err.count("\n")) == (command, 2, "", 1)
             assert "NoCredentialsError" in err or "Unable to locate credentials" in err

@@ -64,20 +64,14 @@ def ask(answer: Answer) -> Ask:
 
 def named(card: Any) -> list[str]:
     """The URLs of a card, each with what is there."""
-    return [
-        f"{i['protocolBinding']} {i['protocolVersion']} {i['url']}"
-        for i in card["supportedInterfaces"]
-    ]
+    own = card["supportedInterfaces"]
+    return [f"{one['protocolBinding']} {one['protocolVersion']} {one['url']}" for one in own]
 
 
 def at(base: str) -> list[str]:
     """What the card of an agent at `base` names: one URL for each binding and version."""
-    return [
-        f"JSONRPC 1.0 {base}/",
-        f"HTTP+JSON 1.0 {base}",
-        f"JSONRPC 0.3 {base}/",
-        f"HTTP+JSON 0.3 {base}",
-    ]
+    versions = ("1.0", "0.3")
+    return [it for of in versions for it in (f"JSONRPC {of} {base}/", f"HTTP+JSON {of} {base}")]
 
 
 LIKE_LOCAL = "127.0.0.1.evil.example"
@@ -105,9 +99,8 @@ def test_the_card_names_its_place(answer: Answer, ask: Ask, how: dict[str, Any],
         assert named(extended) == at(base), tenant
     call = json.dumps(rpc("GetExtendedAgentCard", {}))
     for path in ("/", ""):
-        assert named(ask(rest_event("POST", path, call, HEADERS, **how))["result"]) == at(base), (
-            path
-        )
+        over_jsonrpc = ask(rest_event("POST", path, call, HEADERS, **how))
+        assert named(over_jsonrpc["result"]) == at(base), path
     events = [rest_event("GET", path, None, {}, **how) for path in (CARD, "/tasks", "/nothing")]
     told = [answer(event).headers.get("strict-transport-security") for event in events]
     assert told == 3 * ["max-age=31536000" if base.startswith("https:") else None]
@@ -115,12 +108,8 @@ def test_the_card_names_its_place(answer: Answer, ask: Ask, how: dict[str, Any],
 
 def test_a_client_cannot_name_it(ask: Ask) -> None:
     """Behind either function no header of a client says where the agent is."""
-    forged = {
-        "X-Amzn-Request-Context": FORGED,
-        "X-Forwarded-Proto": "http",
-        "X-Forwarded-Host": "evil.example",
-        "Forwarded": "host=evil.example;proto=http",
-    }
+    forged = {"X-Amzn-Request-Context": FORGED, "Forwarded": "host=evil.example;proto=http"}
+    forged |= {"X-Forwarded-Proto": "http", "X-Forwarded-Host": "evil.example"}
     assert named(ask(rest_event("GET", CARD, None, forged))) == at(f"https://{HOST}/a2a")
     asked = ask(rest_event("GET", "/extendedAgentCard", None, {**HEADERS, **forged}))
     assert named(asked) == at(f"https://{HOST}/a2a")

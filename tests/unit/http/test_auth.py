@@ -47,9 +47,8 @@ async def test_without_a_key_nothing_is_answered(
     for method, path in (("GET", "/tasks"), ("GET", "/nothing"), ("GET", "/openapi.json")):
         answers.append(await client.request(method, path, headers=headers))
         assert answers[-1].json()["error"]["status"] == read(answers[-1]).reason
-    assert {(it.status_code, it.headers["www-authenticate"]) for it in answers} == {
-        (401, 'Bearer realm="a2a"')
-    }
+    told = {(it.status_code, it.headers["www-authenticate"]) for it in answers}
+    assert told == {(401, 'Bearer realm="a2a"')}
 
 
 @pytest.mark.parametrize(

@@ -179,12 +179,8 @@ async def test_the_card_declares_alternatives(settings: Settings, serve: Serve) 
     assert set(shown["securitySchemes"]) == {"apiKey", "bearer", "oidc"}
     scopes = {"apiKey": [], "bearer": [], "oidc": ["a2a:call"]}
     assert shown["security"] == [{name: needs} for name, needs in scopes.items()]
-    wanted = [
-        (name, it.get("list", []))
-        for r in shown["securityRequirements"]
-        for name, it in r["schemes"].items()
-    ]
-    assert wanted == list(scopes.items())
+    wanted = [item for each in shown["securityRequirements"] for item in each["schemes"].items()]
+    assert {name: needs.get("list", []) for name, needs in wanted} == scopes
     url = f"{settings.oidc_issuer}/.well-known/openid-configuration"
     scheme = shown["securitySchemes"]["oidc"]
     assert scheme["openIdConnectSecurityScheme"]["openIdConnectUrl"] == url

@@ -36,11 +36,9 @@ def opened(serve: Serve, request: pytest.FixtureRequest) -> httpx.AsyncClient:
 async def test_no_page_may_call_by_default(serve: Serve) -> None:
     """By default no answer has a CORS header, so that browsers show it to no page."""
     closed = serve().client
-    answers = [
-        await closed.options("/", headers=PREFLIGHT),
-        await closed.get("/.well-known/agent-card.json", headers={"Origin": PAGE}),
-    ]
-    assert not [name for one in answers for name in one.headers if name.startswith("access-")]
+    asked = await closed.options("/", headers=PREFLIGHT)
+    card = await closed.get("/.well-known/agent-card.json", headers={"Origin": PAGE})
+    assert not [name for name in (*asked.headers, *card.headers) if name.startswith("access-")]
 
 
 async def test_a_page_asks_first(opened: httpx.AsyncClient) -> None:
@@ -76,9 +74,8 @@ def test_what_is_no_origin_is_refused_at_the_start(serve: Serve, origins: str) -
     """An entry that is no origin stops the start; one sentence has setting, entry and form."""
     with pytest.raises(ConfigurationError) as caught:
         serve(cors_origins=origins)
-    assert str(caught.value) == (
-        f"A2A_CORS_ORIGINS: {origins!r} is no origin: write https://HOST, without a path."
-    )
+    told = f"A2A_CORS_ORIGINS: {origins!r} is no origin: write https://HOST, without a path."
+    assert str(caught.value) == told
 
 
 @pytest.mark.parametrize(("origins", "status"), [("", 403), (PAGE, 200), ("*", 200)])

@@ -97,10 +97,8 @@ async def test_a_process_that_gets_answers_alone_refuses(world: World) -> None:
     for _ in range(MOST - 1):
         assert not (await world.send("alice")).reason
     world.agent = world.serve()
-    first, second = [
-        await world.send("alice", taskId=one.task["id"], messageId=f"m-{number}")
-        for number, one in enumerate(asked)
-    ]
+    first = await world.send("alice", taskId=asked[0].task["id"], messageId="m-0")
+    second = await world.send("alice", taskId=asked[1].task["id"], messageId="m-1")
     assert (first.reason, second.reason) == ("", "UNSUPPORTED_OPERATION")
     again = await world.send("alice", taskId=asked[0].task["id"], messageId="m-0")
     assert (again.reason, again.task["id"]) == ("", first.task["id"])
