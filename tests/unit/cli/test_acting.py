@@ -17,11 +17,11 @@ from a2a_serverless.storage.layout import JOURNAL, head_key, task_partition
 from a2a_serverless.storage.table import Range, Update
 from a2a_serverless.tasks.entries import StepId
 from a2a_serverless.tasks.head import ASLEEP, AttemptEnd, Head
-from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.tasks.waits import CALLBACK, Signal, Until, kept_of
 from a2a_serverless_tools.operate.acts import ACTS, AT_ONCE
 from tests.support import pages
 from tests.support.clocks import ManualClock
+from tests.support.commits import claim
 from tests.support.databases import Database, create_table
 from tests.support.recorded_calls import needed
 from tests.unit.cli.conftest import ANN, Run, ended, opened, typing, wait
@@ -123,22 +123,15 @@ def test_one_webhook_of_a_task_is_told_again(run: Run, storage: DurableStorage) 
     assert "given up" not in run("task", "t").out
 
 
-def waiting(storage: DurableStorage, name: str) -> Head:
-    """A task `t` whose turn sleeps until a callback is answered, a minute at most."""
-    opening = opened(storage, "t")
-    until = opening.created_at + 60_000
-    record = Until(until).record(StepId(f"{CALLBACK}{name}", "", 1))
-    slept = AttemptEnd(token="w", reason=ASLEEP, until=until)
-    parking = Commit(entries=(record,), token="w", claims=True, parks=slept)
-    head: Head = wait(storage.commit(opening, parking))
-    return head
-
-
 def test_a_wait_for_a_callback_is_ended_and_noted(
     run: Run, on_aws: DurableStorage, operations: str, calls: Calls
 ) -> None:
     """Once, with the rights of the page; the turn is on the queue, and the agent gets the value."""
-    waiting(on_aws, "Paid")
+    opening = opened(on_aws, "t")
+    until = opening.created_at + 60_000
+    record = Until(until).record(StepId(f"{CALLBACK}Paid", "", 1))
+    slept = AttemptEnd(token="w", reason=ASLEEP, until=until)
+    wait(on_aws.commit(opening, claim("w", record, parks=slept)))
     calls.clear()
     assert run("tasks", "signal", "t", "Paid", "[7]", "--dry-run").out == "t: It can be done.\n"
     code, out, _ = run("tasks", "signal", "t", "Paid", "[7]", "--yes")

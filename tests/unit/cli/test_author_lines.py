@@ -190,10 +190,7 @@ def test_a_key_that_is_missing_or_not_taken(error: Exception | None, way_out: st
 
 
 def test_an_exception_that_a_library_logs() -> None:
-    """The author's lines of it and its text; of the runtime's own, and with --verbose, all.
-
-    Sentences for the author have neither time nor logger.
-    """
+    """The author's lines and the text; of our own, and with --verbose, all; sentences are bare."""
     kept = record("agent_shared", text=f"{HERE} is broken.")
     del vars(kept)["task_id"]
     assert printed(kept).endswith("test_author_lines.py is broken.\n")

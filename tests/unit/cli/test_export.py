@@ -55,10 +55,7 @@ def lines_of(out: str) -> defaultdict[str, list[dict[str, Any]]]:
 
 
 def test_all_that_a_person_has(run: Run, storage: DurableStorage) -> None:
-    """Of all tenants: tasks as the protocol has them, states, webhooks without secrets, counts.
-
-    The same names as those of a deletion choose a part, or a caller with tokens.
-    """
+    """Of all tenants, as the protocol has it, without secrets, counted; names choose a part."""
     subject = Scope.of("", oidc_principal("https://issuer.example", "ann@example.com"))
     ids = {fill(storage, ANN, "one"), fill(storage, ACME, "two")}
     for scope, text in ((BOB, "theirs"), (subject, "oidc")):

@@ -115,14 +115,12 @@ def test_every_answer_is_locked_down(person: httpx.Client) -> None:
         assert 'src="http' not in answer.text
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [{"Host": "rebound.example"}, {"Origin": "https://elsewhere.example"}, {"Origin": "null"}],
-)
-def test_another_host_or_origin_is_refused(person: httpx.Client, headers: dict[str, str]) -> None:
+def test_another_host_or_origin_is_refused(person: httpx.Client) -> None:
     """Also with the cookie: a page of another site, and a name that was made to lead here."""
-    assert person.get("/_console/tasks", headers=headers).status_code == 403
-    assert person.post("/_console/chat", data={"text": "x"}, headers=headers).status_code == 403
+    foreign = ("https://elsewhere.example", "null")
+    for headers in ({"Host": "rebound.example"}, *({"Origin": it} for it in foreign)):
+        assert person.get("/_console/tasks", headers=headers).status_code == 403
+        assert person.post("/_console/chat", data={"text": "x"}, headers=headers).status_code == 403
 
 
 def opened(dev: Dev, task_id: str) -> Head:

@@ -87,10 +87,7 @@ PLACES = {
 
 @pytest.mark.parametrize(("how", "base"), PLACES.values(), ids=PLACES)
 def test_the_card_names_its_place(answer: Answer, ask: Ask, how: dict[str, Any], base: str) -> None:
-    """Card and extended card name the domain and the stage, in 1.0 and 0.3, for any tenant.
-
-    Answers and refusals of a host with TLS ask for https alone, for a year (13.4).
-    """
+    """Its domain and stage, for any tenant; where there is TLS, answers ask for it (13.4)."""
     card = ask(rest_event("GET", CARD, None, {}, **how))
     assert named(card) == at(base)
     assert card["url"] == f"{base}/"

@@ -310,9 +310,7 @@ async def test_unknown_ids_ask_the_issuer_once_in_a_while(
 
 
 @pytest.mark.parametrize(
-    ("status", "body"),
-    [(500, None), (200, b"<html>"), (200, b"{}"), (200, b" " * 600_000)],
-    ids=["broken", "no JSON", "no keys", "endless"],
+    ("status", "body"), [(500, None), (200, b"<html>"), (200, b"{}"), (200, b" " * 600_000)]
 )
 async def test_an_issuer_that_is_down(
     shown: Shown, issuer: Issuer, clock: Any, caplog: Any, status: int, body: bytes | None

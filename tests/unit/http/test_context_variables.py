@@ -46,10 +46,6 @@ class RequestVariables:
             await self._app(scope, receive, send)
 
 
-def around_the_application(app: FastAPI) -> None:
-    app.add_middleware(RequestVariables)
-
-
 def around_the_call(app: FastAPI) -> None:
     """A middleware of FastAPI; the application runs in a task that it starts."""
 
@@ -61,7 +57,7 @@ def around_the_call(app: FastAPI) -> None:
             return await call_next(request)
 
 
-@pytest.fixture(params=[around_the_application, around_the_call])
+@pytest.fixture(params=[lambda app: app.add_middleware(RequestVariables), around_the_call])
 def app(request: Any, settings: Settings, backends: Backends, card: AgentCard) -> FastAPI:
     app = create_app(settings, backends, card, entrypoint="stream")
     request.param(app)

@@ -85,10 +85,7 @@ class World:
             await self.bench.work()
 
     def left(self) -> str:
-        """All that is stored of alice, by a scan, but barriers and what queues have, which are ids.
-
-        Her texts, names and digests, and those of each conversation in which she was.
-        """
+        """All of alice and her talks that is stored, by a scan, but barriers and queued ids."""
         scopes = [Scope.of(tenant, "alice").digest for tenant in TENANTS]
         own = ["alice", ALICE.name, *(context_key(scope, "talk") for scope in scopes)]
         queued = [repr(one) for one in self.table.stored() if one["PK"].startswith("QUEUE#")]
@@ -198,9 +195,7 @@ async def test_a_creation_that_was_held_up_is_taken_back(world: World, monkeypat
     assert (await world.send("alice", contextId="talk")).status_code == 200
 
 
-async def test_a_sweep_takes_back_what_a_dead_creator_stored(
-    world: World, monkeypatch: Any
-) -> None:
+async def test_a_sweep_takes_back_what_a_dead_one_stored(world: World, monkeypatch: Any) -> None:
     """Its creator dies after the write: the sweep that finds the turn overdue deletes the task."""
     answer = await held_up(world, monkeypatch, Mock(side_effect=UnavailableError))
     assert answer.status_code == 500

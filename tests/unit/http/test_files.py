@@ -307,9 +307,7 @@ async def test_a_link_gives_a_part(client: httpx.AsyncClient, backends: Backends
         ("https://example.com/a.png", "", "never fetches"),
     ],
 )
-async def test_a_url_that_is_the_file(
-    run: Run, url: str, media_type: str, content: bytes | str
-) -> None:
+async def test_a_url_that_is_the_file(run: Run, url: str, media_type: str, content: Any) -> None:
     """A `data:` URL is a file to its agent, a URL to its client; reading any other says why not."""
 
     async def handle(ctx: TaskContext) -> None:

@@ -176,11 +176,7 @@ async def test_most_webhooks_cost_no_request() -> None:
 
 
 async def test_how_long_a_key_set_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty one is not kept, so that the first key is found as soon as it is published.
-
-    While its store does not answer that of before serves for five minutes, then nothing does: it
-    might miss a key.
-    """
+    """An empty one is not kept; that of before serves for five minutes without its store."""
     clock = ManualClock()
     store = memory_keys(clock)
     served = KeySet(store, clock)

@@ -60,9 +60,7 @@ async def test_a_message_to_a_full_conversation(agent: Agent, backends: Backends
 
 
 class TestIdempotency:
-    async def test_a_repeated_key_finds_its_task(
-        self, agent: Agent, worker: ScriptedWorker
-    ) -> None:
+    async def test_a_repeated_key_finds_a_task(self, agent: Agent, worker: ScriptedWorker) -> None:
         """It gets the task as it is, and nothing runs; for another message it is refused."""
         first_key, next_key = {"Idempotency-Key": "key-1"}, {"Idempotency-Key": "key-2"}
         asked = (await agent.send("ask", headers=first_key)).task

@@ -87,19 +87,15 @@ def test_a_functions_own_name(monkeypatch: pytest.MonkeyPatch, stream: str, what
     assert [one.what for one in found.lines if one.what.startswith("Time of")] == [what]
 
 
-@pytest.mark.parametrize(
-    ("worker", "workers", "missing"),
-    [
-        (HOST, NAMED, "13.0 to 73.0 s of workers that you pay by the hour"),
-        (FUNCTION, Workers(), "13.0 to 73.0 s of the function, whose memory --stack NAME tells"),
-    ],
-)
-def test_time_without_a_price_is_in_no_sum(worker: str, workers: Workers, missing: str) -> None:
+def test_time_without_a_price_is_in_no_sum() -> None:
     """Its seconds are told, and the sum says that they are missing."""
-    of = cost(log(worker=worker), workers)
-    assert of.unpriced == (missing,)
-    assert of.least == of.most
-    assert f"Counted, and not in the sum: {missing}." in [*of.sentences()]
+    for worker, workers, where in (
+        (HOST, NAMED, "workers that you pay by the hour"),
+        (FUNCTION, Workers(), "the function, whose memory --stack NAME tells"),
+    ):
+        of, missing = cost(log(worker=worker), workers), f"13.0 to 73.0 s of {where}"
+        assert (of.unpriced, of.least) == ((missing,), of.most)
+        assert f"Counted, and not in the sum: {missing}." in [*of.sentences()]
 
 
 def test_a_running_attempt_counts_up_to_its_last_sign() -> None:
