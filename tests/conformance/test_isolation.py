@@ -616,10 +616,7 @@ async def test_the_owner_is_answered(stack: Stack, binding: str) -> None:
 @pytest.mark.long(but=1)
 @IN_EITHER_BINDING
 async def test_a_file_is_its_owners_until_it_is_deleted(stack: Stack, binding: str) -> None:
-    """What strangers send as a URL of their own is the file when its owner sends it.
-
-    Its link is refused when its task is deleted, also when there is one of the same id again.
-    """
+    """What is a stranger's URL is its owner's file; once its task is deleted it is refused."""
     owned = await make_owned(stack)
     for operation in ("send a link", "send an upload", "stream an upload"):
         there = await stack.ask(owned.owner, ELSEWHERE[operation], owned.ids, binding)

@@ -46,10 +46,7 @@ async def test_a_send_waits_for_an_end_or_a_pause(agent: ServedAgent) -> None:
 
 
 async def test_an_unknown_task(agent: ServedAgent) -> None:
-    """3.1.1, 3.1.3, 3.4.2: TaskNotFoundError, also by an id that no key can hold.
-
-    A client cannot choose the id of a new task.
-    """
+    """3.1.1, 3.1.3, 3.4.2: TaskNotFoundError, by any id: no client chooses a new task's."""
     for task_id in ("my-own-id", "no such/task", "a b", "x" * 2000):
         assert (await agent.send("go", taskId=task_id)).reason == "TASK_NOT_FOUND"
         if "/" not in task_id:

@@ -356,11 +356,7 @@ async def test_a_task_is_read_as_it_was_written(storage: DurableStorage) -> None
 async def test_a_commit_names_only_what_is_stored(
     storage: DurableStorage, blobs: Blobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the store refuses, nothing is committed, and the rest of the task stays readable.
-
-    Without a store no reference is taken: it would name something as soon as there is one. Other
-    links are.
-    """
+    """If the store refuses, nothing is committed; without a store no reference is, but a link."""
     head = await begun(storage, Part(text="hi"))
     monkeypatch.setattr(blobs, "put", refuse)
     artifact = Artifact(artifact_id="a", parts=[Part(raw=LARGE)])
@@ -380,10 +376,7 @@ async def test_a_commit_names_only_what_is_stored(
 async def test_a_missing_blob_hides_nothing_else(
     storage: DurableStorage, blobs: Blobs, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A sentence stands in its place, the log has its digest, and the other parts are shown.
-
-    Content that is not that of its digest counts as missing.
-    """
+    """A sentence stands in its place, the log has its digest; with another digest it is missing."""
     parts = [Part(raw=LARGE, filename="lost.png"), Part(text="here"), Part(raw=LARGE + b"2")]
     head = await begun(storage, *parts, Part(raw=LARGE + b"3"))
     damaged = Blob.of(LARGE + b"3", _owner(head))
@@ -657,10 +650,7 @@ async def test_a_deleted_context_leaves_no_blob(storage: DurableStorage, blobs: 
 
 
 async def test_a_state_whose_blob_is_missing(storage: DurableStorage, blobs: Blobs) -> None:
-    """One sentence names the object; the context can be deleted, and begins anew.
-
-    No part names a state, by a reference or a link: what a client makes up is a URL as any other.
-    """
+    """One sentence names the object, the context can begin anew; no client's part names one."""
     blob = present(await replaced(storage, TEXT))
     link = f"https://agent/.blobs/{blob.key}"
     task = present(await storage.load_task((await begun(storage, Part(url=link))).task_id))

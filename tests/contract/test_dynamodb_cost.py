@@ -174,11 +174,7 @@ async def test_fences_cost_little(storage: DurableStorage, till: Till, clock: Ma
 
 
 async def test_a_turn_in_line(storage: DurableStorage, till: Till, clock: ManualClock) -> None:
-    """5 units to leave it, 6 to wake it, 2 more for its claim, which is then apart, 1 for its end.
-
-    Each is one request, and the entries in by-line, by-due and by-attention are what they cost
-    beside HEAD.
-    """
+    """5 units to leave it, 6 to wake it, 2 more for its claim, 1 for its end; one request each."""
     for waits in (False, True):
         head = await opened(storage)
         if waits:
@@ -192,12 +188,7 @@ async def test_a_turn_in_line(storage: DurableStorage, till: Till, clock: Manual
 
 
 async def test_a_step_costs_one_commit(storage: DurableStorage, till: Till) -> None:
-    """A small record is 1 request and 4 write units; going to sleep 8, waking 5, a signal 8.
-
-    HEAD and the commit cost 2 each; a new due time costs 2 in by-due, and what a turn waits for 1
-    in by-attention and 1 in by-line. A wake is no commit: 1 unit, 2 in by-due, 1 out of each other.
-    A signal reads the log.
-    """
+    """A small record is 1 request and 4 write units; going to sleep 8, waking 5, a signal 8."""
     head = await claimed(storage)
     record = Recorded(StepId("plan", "", 1), "json", b'{"days": 2}')
     head = await till(storage.commit(head, Commit(entries=(record,), token="one")))
@@ -215,11 +206,7 @@ async def test_a_step_costs_one_commit(storage: DurableStorage, till: Till) -> N
 
 
 async def test_what_is_no_commit_is_one_update(storage: DurableStorage, till: Till) -> None:
-    """1 write unit, and 1 for each index entry that is replaced or put.
-
-    A request to cancel reads HEAD before; a release, or a release that moves the due time too; a
-    failure, which is one unit more than another end.
-    """
+    """1 write unit, and 1 for each index entry that is put or replaced; a failure is 1 more."""
     for is_paused in (False, True):
         head = await opened(storage)
         if is_paused:
@@ -246,11 +233,7 @@ def receiver(task_id: str = "", config_id: str = "") -> TaskPushNotificationConf
 
 
 async def test_an_inline_configuration_costs_its_item(storage: DurableStorage, till: Till) -> None:
-    """An inline configuration costs 3 write units, one of which for the index that counts it.
-
-    With a later message it costs a query too, and the index has it already. Another one is put by
-    2 requests, once; a wake is a query, and a delivery's move 1 unit.
-    """
+    """3 write units, 1 of them for its index; with a later message a query, too; a move costs 1."""
     head = await till(opened(storage, push=receiver()))
     assert till.costs() == [(1, 12, 0)]
     for push in (None, receiver()):
@@ -284,10 +267,7 @@ async def test_a_chunk_costs_the_same(storage: DurableStorage, till: Till) -> No
 
 
 async def test_a_file_costs_what_a_word_costs(storage: DurableStorage, till: Till) -> None:
-    """Its task's commits have the same units for 40 KB and for 10 MB, in messages and artifacts.
-
-    The table of these tests has no store of its own: here it has one in memory.
-    """
+    """Its task's commits have the same units for 40 KB and for 10 MB, in messages and artifacts."""
     storage.table.blobs = MemoryBlobs(storage.clock)
     costs = []
     for parts in ([], *([Part(raw=b"x" * size)] for size in (40_000, 10_000_000))):
@@ -300,11 +280,7 @@ async def test_a_file_costs_what_a_word_costs(storage: DurableStorage, till: Til
 
 
 async def test_a_long_task_costs_the_same(storage: DurableStorage, till: Till) -> None:
-    """Behind 64 KB of log a task is read for 20 units at most, and a snapshot costs an update.
-
-    Turns of 18 KB: 20 in the suite, 150 with A2A_FAULTS=long. Without snapshots the last read costs
-    4.6 units for each turn.
-    """
+    """Behind 64 KB of log a task is read for 20 units at most, and a snapshot costs an update."""
     storage.table.blobs = MemoryBlobs(storage.clock)
     head: Head | None = None
     for number in range(150 if LONG else 20):
@@ -320,12 +296,7 @@ async def test_a_long_task_costs_the_same(storage: DurableStorage, till: Till) -
 
 
 async def test_the_items_of_a_task_stay_below_a_kilobyte(storage: DurableStorage) -> None:
-    """HEAD and commits of a short task leave 200 bytes of the first KB free, for longer content.
-
-    Through a failed attempt, a restart, a cancel and the end, with all that is stored about them on
-    Lambda: the process's name, the trace, the user who cancels. The place and the text of an error
-    take that room and no more.
-    """
+    """HEAD and commits of a short task leave 200 bytes of a KB free; an error's text takes them."""
     trace = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
     worker = f"{'f' * 64}:$LATEST 2026/11/22/[$LATEST]{'0' * 32}"
     storage.observer = Observer(trace=lambda: trace)
@@ -348,11 +319,7 @@ async def test_the_items_of_a_task_stay_below_a_kilobyte(storage: DurableStorage
 
 
 async def test_a_commits_units_are_known_before(storage: DurableStorage, observer: Any) -> None:
-    """A turn's pace counts what DynamoDB Local says of the same items, put one by one, twice.
-
-    At most two units more or less for each part: keys and attributes are counted by their usual
-    size.
-    """
+    """A turn's pace counts what DynamoDB Local says of its items, to two units for each part."""
     head = await opened(storage)
     for size in (0, 500, 10_000, PART_BYTES - 10, PART_BYTES + 10_000, 3_000_000):
         entries = (wrote("x" * size), status(WORKING, "y" * 3000))
@@ -379,11 +346,7 @@ OF_A_LIST = 6000 if LONG else 2000
 async def test_each_page_of_each_list_costs_in_proportion(
     storage: DurableStorage, till: Till, clock: ManualClock, observer: Any
 ) -> None:
-    """Of thousands of tasks in a context, six requests are enough, whatever is asked.
-
-    By context, by a rare state, by times that nobody has asked for: a page of one task costs its
-    HEAD and the index entries that it looks at, which are bounded.
-    """
+    """Of thousands of tasks, whatever is asked, a page costs six requests and what it looks at."""
     await storage.commit((await storage.open_task("context", request())).head, to(INPUT_REQUIRED))
     clock.advance(2 * OF_A_LIST / 1000)
     await asyncio.to_thread(seed_tasks, storage, observer, OF_A_LIST)
@@ -464,11 +427,7 @@ async def test_each_page_of_a_long_list_costs_the_same(
 
 
 async def test_the_first_page(storage: DurableStorage, till: Till, clock: ManualClock) -> None:
-    """A worker writes 1 unit a minute, and the ends in a batch of the stream 1 unit together.
-
-    The page itself takes 7 requests of the table, and a read unit for each forty entries of the
-    last day.
-    """
+    """A worker writes 1 unit a minute, a batch of ends 1; the page takes 7 requests."""
     presence = Presence(storage.table, clock)
     ends = [Ended(at=clock.now_ms(), state="completed", took_ms=n, waited_ms=n) for n in range(40)]
     for _ in range(60):
@@ -503,10 +462,7 @@ async def worker_of(storage: DurableStorage, agent: Agent, clock: Clock, **setti
 async def test_an_answer_costs_few_units(
     storage: DurableStorage, till: Till, observer: Any
 ) -> None:
-    """The API and the worker read a snapshot, and not the log, in both turns behind a question.
-
-    The records are made in memory, and stored in the table as they are.
-    """
+    """Behind a question API and worker read a snapshot, in both turns, and not the log."""
     ran: list[str] = []
 
     async def work(name: str) -> str:
@@ -548,17 +504,14 @@ async def remembered(context: RequestContext, queue: EventQueue) -> None:
 
 
 async def test_a_conversation_costs_five_units_a_turn(storage: DurableStorage, till: Till) -> None:
-    """Its line is written with the message and with the ending, and read with the state.
-
-    A second passes between two turns, so what expires later than before is in its index anew.
-    """
+    """Its line is written with the message and with the ending, and read with the state."""
     costs = []
     for is_serial in (False, True):
         storage.is_serial, clock = is_serial, PacedClock()
         worker = await worker_of(storage, Agent(remembered), clock)
         for _ in range(2):
             till.costs()
-            await clock.pass_time(1)
+            await clock.pass_time(1)  # what expires later than before is in its index anew
             await till(worker.send())
             assert await till(worker.work())
         costs.append(till.total())
@@ -566,10 +519,7 @@ async def test_a_conversation_costs_five_units_a_turn(storage: DurableStorage, t
 
 
 async def test_a_short_sleep_costs_nothing(storage: DurableStorage, till: Till) -> None:
-    """It is recorded with the step behind it, in the same request and the same units.
-
-    A turn of no steps costs a worker two requests: the log, and the commit of all that was done.
-    """
+    """It is recorded with the step behind it, by one request; a turn of no steps costs two."""
     costs = []
     for steps_of, sleeps in ((0, 0), (5, 0), (5, 2)):
 
@@ -598,12 +548,12 @@ async def test_a_short_sleep_costs_nothing(storage: DurableStorage, till: Till) 
 
 
 async def test_an_hours_call_costs_a_hundred_units(local_dynamodb: Emulator, observer: Any) -> None:
-    """It is read for ten seconds, and then the turn sleeps between two reads.
-
-    The units are those of the table alone: a commit of small items is 4, a wake 1. The table is its
-    own: a sweeper sees the tasks of all.
-    """
-    clock, name, works_s = PacedClock(), f"tasks-{uuid4()}", 3_550
+    """It is read for ten seconds, and then the turn sleeps between two reads."""
+    clock, name, works_s = (
+        PacedClock(),
+        f"tasks-{uuid4()}",
+        3_550,
+    )  # a sweeper sees the tasks of all
     create_table(observer, name)
     bench = metered(emulator_client(local_dynamodb), observer, name)
     books = StandIn("books", lambda _: Outcome("a book", after_s=works_s), clock)

@@ -79,10 +79,7 @@ class Outage:
 
 
 async def test_a_transition_is_told(receiver: Receiver, world: World) -> None:
-    """One POST with a StreamResponse, whose headers say to whom, which event and which attempt.
-
-    A scheme alone makes no Authorization, and an empty token no header.
-    """
+    """One POST says to whom, which event and which attempt; without secrets no header has one."""
     head = await world.open(receiver.url())
     bare = config(receiver.url(path="/bare"), "bare", task_id=head.task_id, token="")
     bare.authentication.credentials = ""

@@ -89,10 +89,7 @@ class Refusing:
 
 
 async def test_a_search_without_the_index_says_what_to_deploy() -> None:
-    """The table has no index by id, or it is not filled yet: one sentence with the way out.
-
-    Another refusal is quoted.
-    """
+    """With no index by id, or one not yet filled, one sentence says so; others are quoted."""
     for message in (
         "The table does not have the specified index: by-id",
         "Cannot read from backfilling global secondary index: by-id",

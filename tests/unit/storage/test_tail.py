@@ -61,10 +61,7 @@ async def follow(tail: Tail) -> list[TailEvent]:
 
 
 async def test_events_in_order(storage: DurableStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tail that was opened first sees each event once, also while it waits for the next.
-
-    In memory nobody polls: it reads nothing until a commit wakes it, once for each.
-    """
+    """Each event once, also while it waits; in memory nothing is read until a commit wakes it."""
     reads, read_plain, changed_plain = list[str](), storage.read, storage.changed
 
     async def read(task_id: str, **options: Any) -> Log | None:
@@ -126,10 +123,7 @@ async def test_unknown_and_deleted_tasks_end_the_tail(storage: DurableStorage) -
 
 
 async def test_a_slow_reader_is_ended(storage: DurableStorage, clock: ManualClock) -> None:
-    """While the task goes on; the next reader goes on behind the last event that was taken.
-
-    What a finished task owes is not cut, but where the process is about to be stopped.
-    """
+    """While the task goes on; the next goes on behind it; what a finished task owes is not cut."""
     head = await running(storage)
     start = await start_of(storage, head)
     tail, _ = await Tail.resume(storage, head.task_id, start)
