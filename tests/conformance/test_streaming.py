@@ -26,11 +26,6 @@ def said(text: str, **fields: Any) -> dict[str, Any]:
     return {"message": message(text, **fields)}
 
 
-async def task_id_of(agent: ServedAgent, text: str) -> str:
-    answer = await agent.send(text, configuration=IMMEDIATELY)
-    return str(answer.task["id"])
-
-
 class TestSending:
     @EVERY_WAY
     async def test_a_stream_is_a_task_and_its_updates(self, agent: ServedAgent) -> None:
@@ -98,7 +93,7 @@ class TestSubscribing:
         self, agent: ServedAgent, worker: ScriptedWorker, followers: Followers
     ) -> None:
         """3.1.6, 3.5.2: the Task as it is, then what every stream gets, in the same order."""
-        task_id = await task_id_of(agent, "wait")
+        task_id = (await agent.send("wait", configuration=IMMEDIATELY)).task["id"]
         await worker.waiting.wait()
         subscriptions = [
             asyncio.create_task(agent.events(SUBSCRIBE, {"id": task_id})) for _ in range(3)

@@ -592,18 +592,14 @@ async def item_of(storage: DurableStorage) -> Item | None:
     return await storage.table.get(context_item(storage.scope.digest, "ctx"))
 
 
-async def blob_of_state(storage: DurableStorage) -> Blob | None:
-    item, scope = await item_of(storage) or {}, storage.scope.digest
-    return blob_at(item.get("value"), BlobOwner.of_state(scope, context_key(scope, "ctx"), ""))
-
-
 async def replaced(storage: DurableStorage, value: object) -> Blob | None:
     """Store a state as a turn does that has loaded the one before; return its blob."""
     before = await storage.contexts.find("ctx")
     head = await begun(storage, Part(text="hi"))
     write = context_write(value, before.version, has_blobs=True, replaced=before.place)
     await storage.commit(head, Commit(context_write=write))
-    return await blob_of_state(storage)
+    item, scope = await item_of(storage) or {}, storage.scope.digest
+    return blob_at(item.get("value"), BlobOwner.of_state(scope, context_key(scope, "ctx"), ""))
 
 
 async def test_a_state_is_read_as_it_was_written(storage: DurableStorage) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -43,6 +43,7 @@ WRITE = "before-send.dynamodb.TransactWriteItems"
 QUERIED = "after-call.dynamodb.Query"
 
 Hook = Callable[..., Any]
+Work = Callable[[], Coroutine[Any, Any, object]]
 
 
 @pytest.fixture
@@ -57,9 +58,7 @@ def healthy(database: Database, storage: DurableStorage) -> DurableStorage:
     return database.storage(scope=storage.scope, clock=storage.clock)
 
 
-def once(
-    client: Any, event: str, hook: Hook, work: Callable[[], Awaitable[object]] | None = None
-) -> None:
+def once(client: Any, event: str, hook: Hook, work: Work | None = None) -> None:
     """Let a hook answer the first request of an event, and others do some work meanwhile."""
     loop, done = asyncio.get_running_loop(), list[bool]()
 
@@ -71,13 +70,9 @@ def once(
             return hook(**arguments)
         finally:
             if work is not None:
-                asyncio.run_coroutine_threadsafe(_awaited(work()), loop).result(10)
+                asyncio.run_coroutine_threadsafe(work(), loop).result(10)
 
     client.meta.events.register(event, answer)
-
-
-async def _awaited(work: Awaitable[object]) -> None:
-    await work
 
 
 def lost(request: Any, **_: Any) -> None:

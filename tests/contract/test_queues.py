@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 from unittest import mock
@@ -308,10 +308,11 @@ async def test_an_expired_delivery_has_no_say(queues: SqsQueues) -> None:
 @everywhere
 async def test_a_bad_record_is_undecodable(queues: TableQueues | SqsQueues) -> None:
     """A body of another kind raises the error that says so, and that repeats nothing of it."""
-    queue = queues.queue()
+    queue, attributes = queues.queue(), {"ApproximateReceiveCount": "1"}
+    record = {"messageId": "m", "receiptHandle": "1.1", "attributes": attributes}
     for body in ("", "secret", "{", "null", "[]", '{"task_id": 1, "text": "secret"}', None):
         with pytest.raises(UndecodableMessageError) as raised:
-            queue.decode_record(record_of(body))
+            queue.decode_record({**record, "body": body})
         assert "secret" not in str(raised.value)
 
 
@@ -763,12 +764,6 @@ def recorded(client: Any, operation: str) -> list[dict[str, Any]]:
         f"provide-client-params.sqs.{operation}", lambda params, **_: calls.append(params)
     )
     return calls
-
-
-def record_of(body: str | None) -> Mapping[str, Any]:
-    """A record of a Lambda event."""
-    attributes = {"ApproximateReceiveCount": "1"}
-    return {"messageId": "m", "receiptHandle": "1.1", "body": body, "attributes": attributes}
 
 
 def actions(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -236,11 +236,6 @@ async def test_blind_writes_are_repeated(tasks: Storage) -> None:
     assert sorted(texts(await load(tasks, task_id), "a")) == chunks
 
 
-def noise(size: int) -> bytes:
-    """Bytes without a pattern that a part in the wrong place would keep."""
-    return b"".join(number.to_bytes(4, "big") for number in range(size // 4))
-
-
 async def test_an_artifact_of_many_chunks(storage: DurableStorage, tasks: Storage) -> None:
     """A task beyond one page of a query is read whole, and from any version on."""
     task_id = await new_task(tasks)
@@ -295,7 +290,8 @@ async def test_the_largest_commit_is_stored(storage: DurableStorage, tasks: Stor
     """A commit that just fits, with the largest state of a context, is one transaction."""
     head = (await storage.open_task("x" * 512, request())).head
     state = "y" * 339_000
-    raw = noise(MAX_COMMIT_BYTES - len(state) - 2000)
+    words = range((MAX_COMMIT_BYTES - len(state) - 2000) // 4)
+    raw = b"".join(number.to_bytes(4, "big") for number in words)  # each part has its own bytes
     large = ArtifactWritten(Artifact(artifact_id="a", parts=[Part(raw=raw)]))
     await storage.commit(head, Commit(entries=(large,), context_write=context_write(state)))
     assert (await load(tasks, head.task_id)).artifacts[0].parts[0].raw == raw

@@ -73,30 +73,20 @@ HOSTS = _HOSTS.split()
 
 _PORTS = "0 22 25 80 65536 99999999 -1 443:443 0x1bb"
 
+_FORMS = r"""
+example.com //example.com/hook https: https:// https:///hook https:example.com https://:443/
+http://example.com/hook ftp://example.com/hook file:///etc/passwd gopher://example.com/_POST
+unix:///var/run/docker.sock http+unix://%2Fvar%2Frun%2Fdocker.sock/x data:text/plain,hello
+javascript:alert(1) https://user@example.com/ https://user:password@example.com/
+https://example.com@127.0.0.1/ https://127.0.0.1:80@example.com/ https://example.com\@127.0.0.1/
+https://example.com\.internal/ https://127.0.0.1\.example.com/ https://exam%70le.com/
+https://example..com/ https://example.com./ https://example.com.:8443/hook https://example.com../
+https://-example.com/ https://[::1/ https://::1/ https://[example.com]/ https://[v1.example]/
+https://example.com:/
+"""
 FORMS = [
     "",
-    "example.com",
-    "//example.com/hook",
-    "https:",
-    "https://",
-    "https:///hook",
-    "https:example.com",
-    "https://:443/",
-    "http://example.com/hook",
-    "ftp://example.com/hook",
-    "file:///etc/passwd",
-    "gopher://example.com/_POST",
-    "unix:///var/run/docker.sock",
-    "http+unix://%2Fvar%2Frun%2Fdocker.sock/x",
-    "data:text/plain,hello",
-    "javascript:alert(1)",
-    "https://user@example.com/",
-    "https://user:password@example.com/",
-    "https://example.com@127.0.0.1/",
-    "https://127.0.0.1:80@example.com/",
-    "https://example.com\\@127.0.0.1/",
-    "https://example.com\\.internal/",
-    "https://127.0.0.1\\.example.com/",
+    *_FORMS.split(),
     "https://exa mple.com/",
     "https://example.com /",
     " https://example.com/",
@@ -104,17 +94,6 @@ FORMS = [
     "https://example.com/\thook",
     "https://exam\u200dple.com/",
     "https://bücher.example/",
-    "https://exam%70le.com/",
-    "https://example..com/",
-    "https://example.com./",
-    "https://example.com.:8443/hook",
-    "https://example.com../",
-    "https://-example.com/",
-    "https://[::1/",
-    "https://::1/",
-    "https://[example.com]/",
-    "https://[v1.example]/",
-    "https://example.com:/",
     *(f"https://example.com:{port}/" for port in _PORTS.split()),
     "https://" + "a" * 64 + ".com/",
     "https://" + "a." * 130 + "com/",

@@ -73,10 +73,12 @@ def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_quick_request_needs_no_place() -> None:
-    """A quick request is made and answered although its caller has no place left."""
+    """It is made although its caller has none left; one that has failed before is not made."""
     made, slow = limited(1), Slow()
     holder = asyncio.create_task(during(made, slow, again=True))
     await slow.until(1, 0)
+    assert await during(made, slow, again=True) == _NO_PLACE
+    assert slow.begun == 1
     quick = Slow()
     quick.answer.set()
     assert await during(made, quick) == DELIVERED
@@ -107,17 +109,6 @@ async def test_slow_requests_are_as_many_as_places() -> None:
     await slow.until(8, 6)
     slow.answer.set()
     assert await asyncio.gather(*again) == [DELIVERED] * 2
-
-
-async def test_one_that_has_failed_is_not_made_without_a_place() -> None:
-    """A request that failed before is not made while its caller has no place left."""
-    made, slow = limited(1), Slow()
-    holder = asyncio.create_task(during(made, slow, again=True))
-    await slow.until(1, 0)
-    assert await during(made, slow, again=True) == _NO_PLACE
-    assert slow.begun == 1
-    slow.answer.set()
-    await holder
 
 
 async def test_a_delivery_that_ends_ends_its_request() -> None:

@@ -207,14 +207,6 @@ async def test_a_receiver_survives_a_rotation(
     assert set(used) == {old, new}
 
 
-async def test_the_first_key_signs_at_once(clock: ManualClock, store: KeyStore) -> None:
-    """The first key is published and signs at once, as no receiver knows an older one."""
-    kid = await kid_of(signer_of(Values(secret()), store, clock))
-    [published] = await store.keys()
-    assert kid == published.kid
-    assert set(published.jwk) == {"crv", "kty", "x", "y", "kid", "use", "alg"}
-
-
 async def test_a_new_key_waits_until_it_is_known(clock: ManualClock, store: KeyStore) -> None:
     """A new key signs once all receivers can know it; until then the previous one signs."""
     values = Values(secret(1))
@@ -238,8 +230,12 @@ async def test_a_new_key_waits_until_it_is_known(clock: ManualClock, store: KeyS
 
 
 async def test_a_key_in_use_never_runs_out(clock: ManualClock, store: KeyStore) -> None:
-    """A function that signs for days renews what it has published."""
+    """The first key is published, and signs, at once; it is renewed while a function signs."""
     signer = signer_of(Values(secret()), store, clock)
+    kid = await kid_of(signer)
+    [published] = await store.keys()
+    assert kid == published.kid
+    assert set(published.jwk) == {"crv", "kty", "x", "y", "kid", "use", "alg"}
     used = set()
     for _ in range(48):
         used.add(jwt.decode(await sign(signer), options={"verify_signature": False})["jti"])

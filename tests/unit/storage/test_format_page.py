@@ -274,14 +274,10 @@ def test_heads_attributes_are_those_of_the_codec() -> None:
 
 
 def test_the_turns_fields_are_those_of_the_codec() -> None:
-    """The page lists each field of a turn, and which of them are always there."""
+    """The page lists each field of a turn, which are always there, and the format's number."""
+    assert f"has the number {FORMAT} (`FORMAT`" in PAGE
     listed = {name: not cells[1] for name, cells in rows("The current turn", "field").items()}
     assert listed == {name: form.default is MISSING for name, form in codec._FORMS[Turn].items()}
-
-
-def test_the_format_has_the_codes_number() -> None:
-    """The page names the code's number of the format."""
-    assert f"has the number {FORMAT} (`FORMAT`" in PAGE
 
 
 def test_indexes_are_those_of_the_table() -> None:
@@ -309,19 +305,15 @@ ONE_OF_EACH: Final[tuple[entries.Entry, ...]] = (
 
 
 def test_entries_are_those_of_the_codec() -> None:
-    """Each kind of entry has its byte, and none is left out."""
+    """Each kind of entry has its byte, and each flag its bit; none is left out."""
     known = {type(entry) for entry in ONE_OF_EACH}
     assert known | {entries.Unknown} == set(get_args(entries.Entry))
     coded = {entries.encode_entries([one])[:1].decode(): type(one).__name__ for one in ONE_OF_EACH}
     listed = {kind: cells[0].strip("`") for kind, cells in rows("Entries", "kind").items()}
     assert listed == coded
     assert {kind.encode() for kind in listed} == entries._KINDS
-
-
-def test_flags_are_those_of_the_codec() -> None:
-    """The page has the bits of the codec's flags."""
-    listed = {int(flag, 16): cells[0] for flag, cells in rows("Entries", "flag").items()}
-    assert set(listed) == {entries._ARCHIVE, entries._OUTSIDE_STEPS, entries.CRITICAL}
+    flags = {int(flag, 16) for flag in rows("Entries", "flag")}
+    assert flags == {entries._ARCHIVE, entries._OUTSIDE_STEPS, entries.CRITICAL}
 
 
 def test_a_reference_has_the_form_of_the_page() -> None:
