@@ -7,9 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from a2a_serverless.storage.keys import KeyStore
-from tests.support.clocks import ManualClock
-from tests.support.memory import memory_keys
 from tests.unit.push.receivers import Receiver, certificate
 from tests.unit.push.world import World
 
@@ -24,12 +21,6 @@ def receiver() -> Iterator[Receiver]:
     """A receiver that answers with 200 until a test sets its `script`."""
     with Receiver() as made:
         yield made
-
-
-@pytest.fixture
-def store(clock: ManualClock) -> KeyStore:
-    """A store of public keys, in dictionaries."""
-    return memory_keys(clock)
 
 
 Contexts = tuple[ssl.SSLContext, ssl.SSLContext]

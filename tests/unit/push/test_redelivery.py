@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-import pytest
-
 from a2a_serverless_tools.operate.acts import Acts
 from a2a_serverless_tools.operate.inspector import Inspector
 from tests.unit.push.receivers import OK, Receiver, status
@@ -28,14 +26,9 @@ class Desk:
         return one.told_count, one.given_up.count if one.given_up else 0, one.owed
 
 
-@pytest.fixture
-def desk() -> Desk:
-    return Desk()
-
-
-async def test_what_was_given_up_is_told_again_in_order(desk: Desk, receiver: Receiver) -> None:
+async def test_what_was_given_up_is_told_again_in_order(receiver: Receiver) -> None:
     """With what was told in between, under the same ids; the three numbers say so at each time."""
-    world = desk.world
+    world = (desk := Desk()).world
     receiver.script = lambda _: status(404)
     head = await world.open(receiver.url(), states=[WORKING])
     await world.pump()
@@ -60,9 +53,9 @@ async def test_what_was_given_up_is_told_again_in_order(desk: Desk, receiver: Re
     assert await world.storage.webhooks.count_open() == 0
 
 
-async def test_a_url_that_refuses_no_more_is_called_again(desk: Desk, receiver: Receiver) -> None:
+async def test_a_url_that_refuses_no_more_is_called_again(receiver: Receiver) -> None:
     """Its ten refusals are forgotten: the task's other webhook with the URL goes on, too."""
-    world = desk.world
+    world = (desk := Desk()).world
     receiver.script = lambda _: status(404)
     head = await world.open(receiver.url(), receiver.url())
     await world.say(head, *([WORKING, INPUT_REQUIRED] * 5))
@@ -75,9 +68,9 @@ async def test_a_url_that_refuses_no_more_is_called_again(desk: Desk, receiver: 
         assert (push.given_up, push.is_given_up, push.told_count) == (None, False, 10)
 
 
-async def test_a_cursor_that_goes_back_stays_there(desk: Desk, receiver: Receiver) -> None:
+async def test_a_cursor_that_goes_back_stays_there(receiver: Receiver) -> None:
     """The event under way does not carry it beyond what was given up: all is told afterwards."""
-    world = desk.world
+    world = (desk := Desk()).world
     receiver.script = lambda _: status(404)
     head = await world.open(receiver.url(), states=[WORKING])
     await world.pump()

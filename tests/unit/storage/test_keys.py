@@ -11,17 +11,11 @@ import pytest
 from a2a_serverless.storage.keys import _KEY_LIFETIME_S, _RENEW_S, PARTITION, KeyStore
 from tests.support.clocks import ManualClock
 from tests.support.databases import Dictionaries, key
-from tests.support.memory import memory_keys
 
 
 def jwk(kid: str) -> dict[str, str]:
     """What is published of a key."""
     return {"kid": kid, "kty": "EC", "crv": "P-256", "x": "1", "y": "2", "use": "sig"}
-
-
-@pytest.fixture
-def store(clock: ManualClock) -> KeyStore:
-    return memory_keys(clock)
 
 
 TIMES = {"expires_at": {"N": "99999999999"}, "published_at": {"N": "1"}}
