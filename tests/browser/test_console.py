@@ -271,9 +271,7 @@ def test_a_crowd_is_canceled_step_by_step(visit: Visit, site: Site) -> None:
     expect(visit.page.locator(".journal li", has_text=context)).to_have_count(12)
 
 
-def test_all_of_a_caller_is_deleted_step_by_step(
-    visit: Visit, site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_caller_is_deleted(visit: Visit, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """After its name was typed the page asks for each next step itself, until nothing is left."""
     monkeypatch.setattr(pages, "_COUNTS", 1)
     monkeypatch.setattr(pages, "_WAIT_S", 0)

@@ -24,21 +24,14 @@ async def observed(case: Case, side: Side, *, streams: bool) -> dict[str, Any]:
     return seen | {"events": streamed["answers"]}
 
 
-async def observations(cases: dict[str, Case], *, streams: bool) -> dict[str, dict[str, Any]]:
-    """Return for each case what the SDK's own server, `theirs`, and this one, `ours`, show."""
-    return {
-        name: {
-            "theirs": await observed(case, stock, streams=streams),
-            "ours": await observed(case, durable, streams=streams),
-        }
-        for name, case in cases.items()
-    }
-
-
 async def main(framework: str) -> None:
+    """Tell for each case what the SDK's own server, `theirs`, and this one, `ours`, show."""
     agents = importlib.import_module(f"tests.foreign.{framework}.agents")
-    seen = await observations(agents.CASES, streams=True)
-    seen |= await observations(agents.CANCELED, streams=False)
+    seen: dict[str, dict[str, Any]] = {}
+    for cases, streams in ((agents.CASES, True), (agents.CANCELED, False)):
+        for name, case in cases.items():
+            theirs = await observed(case, stock, streams=streams)
+            seen[name] = {"theirs": theirs, "ours": await observed(case, durable, streams=streams)}
     json.dump(seen, sys.stdout)
 
 

@@ -91,9 +91,9 @@ class ScriptedServer(httpx.AsyncBaseTransport):
     overrides `id_of` and `place_of`.
     """
 
-    def __init__(self, log: Sequence[StreamResponse] = LOG, *, ids: bool = True) -> None:
+    def __init__(self, log: Sequence[Any] = LOG, *faults: Fault, ids: bool = True) -> None:
         self.log = list(log)
-        self.faults: deque[Fault] = deque()
+        self.faults = deque(faults)
         self.ids = ids
         self.resumes = ids
         self.repeats = False

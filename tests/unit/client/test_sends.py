@@ -27,10 +27,9 @@ class TestKeys:
 
     async def test_every_call_has_its_own(self, world: World) -> None:
         """Two calls with the same message have two keys, unless the caller gives one."""
-        said = request()
-        client = world.client()
-        await collect(client.send_message(said))
-        await collect(client.send_message(said))
+        said, client = request(), world.client()
+        for _ in range(2):
+            await collect(client.send_message(said))
         context = ClientCallContext(service_parameters={"idempotency-key": "mine"})
         world.server.faults.append(LOST_ANSWER)
         await collect(client.send_message(said, context=context))
@@ -146,9 +145,8 @@ class TestTheWrappedClient:
         async with world.client(http=http):
             pass
         assert not http.is_closed
-        card = world.server.card(world.binding)
         config = ClientConfig(supported_protocol_bindings=[world.binding])
-        made = await create_resuming_client(card, config)
+        made = await create_resuming_client(world.server.card(world.binding), config)
         async with made:
             assert config.httpx_client is None
         assert made._own_http is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -34,6 +35,7 @@ from tests.unit.client.scripted_server import (
 
 WORKING = TaskState.TASK_STATE_WORKING
 AUTH_REQUIRED = TaskState.TASK_STATE_AUTH_REQUIRED
+WAITING = [*LOG[:2], status(AUTH_REQUIRED), *LOG[2:]]
 
 
 class TestCuts:
@@ -44,8 +46,7 @@ class TestCuts:
         body = world.server.body(world.binding)
         first = body.index(b"\r\n\r\n", body.index(b"data: ")) + 4
         for cut in range(0, len(body), 61):
-            world.server = ScriptedServer()
-            world.server.faults.append(Fault(cut=cut, error=error))
+            world.server = ScriptedServer(LOG, Fault(cut=cut, error=error))
             expected = LOG if cut >= first else [world.server.as_of(len(LOG))]
             assert await world.send() == expected, cut
 
@@ -82,9 +83,7 @@ class TestTrouble:
     @pytest.mark.parametrize(
         ("begin", "newline"), [("\ufeff", "\n"), ("", "\r\n"), ("", "\r")], ids=["bom", "2", "1"]
     )
-    async def test_line_ends_of_other_languages(
-        self, world: World, begin: str, newline: str
-    ) -> None:
+    async def test_line_ends_of_others(self, world: World, begin: str, newline: str) -> None:
         """What JavaScript's and Java's servers send as it is cuts no event, wherever it stands."""
         text = "".join(f"a{odd}" for odd in "\x85\u2028\u2029")
         log = [opened(WORKING), *(chunk(text[n:]) for n in range(6)), LOG[-1]]
@@ -186,20 +185,16 @@ class TestEnds:
 
     async def test_credentials_are_waited_for(self, world: World) -> None:
         """At AUTH_REQUIRED a lost connection is continued, and a stream's end is the end."""
-        log = [*LOG[:2], status(AUTH_REQUIRED), *LOG[2:]]
-        world.server = ScriptedServer(log)
-        world.server.faults.append(Fault(events=3, error=LOST))
-        assert await world.send() == log
+        world.server = ScriptedServer(WAITING, Fault(events=3, error=LOST))
+        assert await world.send() == WAITING
         world.server.faults.append(Fault(events=3))
-        assert await world.send() == log[:3]
+        assert await world.send() == WAITING[:3]
 
     async def test_a_stream_that_ends_early(self, world: World) -> None:
         """A stream that ends with the field `retry`, or without any event, has not ended."""
-        log = [*LOG[:2], status(AUTH_REQUIRED), *LOG[2:]]
-        world.server = ScriptedServer(log)
-        early = b": Subscribe again.\r\nretry: 200\r\n\r\n"
-        world.server.faults.extend([Fault(events=3, tail=early), Fault(events=0)])
-        assert await world.send() == log
+        early = Fault(events=3, tail=b": Subscribe again.\r\nretry: 200\r\n\r\n")
+        world.server = ScriptedServer(WAITING, early, Fault(events=0))
+        assert await world.send() == WAITING
         assert world.server.sent("prefer") == [None, "until=turn", "until=turn"]
 
     async def test_a_time_to_come_back_that_comes_first(self, world: World) -> None:
@@ -212,29 +207,27 @@ class TestEnds:
 
     async def test_a_stream_that_is_refused_at_a_pause(self, world: World) -> None:
         """A server that streams no waiting task has ended the turn: its Task is the last event."""
-        world.server = ScriptedServer([*LOG[:3], status(AUTH_REQUIRED)])
-        refused = Fault(reason="UNSUPPORTED_OPERATION")
-        world.server.faults.extend([Fault(events=2, error=LOST), refused])
+        refused = [Fault(events=2, error=LOST), Fault(reason="UNSUPPORTED_OPERATION")]
+        world.server = ScriptedServer([*LOG[:3], status(AUTH_REQUIRED)], *refused)
         assert await world.send() == [*LOG[:2], world.server.as_of(4)]
         world.server.now = 2
-        world.server.faults.extend([Fault(events=2, error=LOST), refused])
+        world.server.faults.extend(refused)
         with pytest.raises(UnsupportedOperationError):
             await world.subscribe()
 
     async def test_a_first_task_may_show_the_pause_before(self, world: World) -> None:
         """A follow-up whose stream is cut after the Task of the last pause goes on."""
         log = [opened(TaskState.TASK_STATE_INPUT_REQUIRED), *LOG[1:]]
-        world.server = ScriptedServer(log)
-        world.server.faults.append(Fault(events=1, error=LOST))
+        world.server = ScriptedServer(log, Fault(events=1, error=LOST))
         answer = request()
         answer.message.task_id = TASK
         assert await collect(world.client().send_message(answer)) == log
 
     async def test_a_lost_answer_to_a_question(self, world: World) -> None:
         """The first Task of a message that opens a task shows the turn's own pause."""
-        world.server = ScriptedServer(PAUSED)
+        lost = (Fault(events=number, error=LOST) for number in (0, 1))
+        world.server = ScriptedServer(PAUSED, *lost)
         world.server.resumes, world.server.holds_subscriptions = False, True
-        world.server.faults.extend([Fault(events=0, error=LOST), Fault(events=1, error=LOST)])
         assert await world.send() == [world.server.as_of(len(PAUSED))]
 
     async def test_leaving_closes_the_connection(self, world: World) -> None:
@@ -248,6 +241,11 @@ class TestEnds:
 
 class TestBounds:
     """A hostile server's stream ends with a sentence, and holds little memory until then."""
+
+    @pytest.fixture(autouse=True)
+    def shorter(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """An event is too long sooner."""
+        monkeypatch.setattr(event_ids, "_LONGEST_EVENT", 1_000_000)
 
     async def answered(self, world: World, begin: bytes, filling: bytes) -> int:
         """Answer a message with an endless line; the bytes that were read of it."""
@@ -275,11 +273,8 @@ class TestBounds:
         ("begin", "filling"),
         [(b"data: ", b"x" * 10_000), (b": ", b"x" * 10_000), (b"", b"data: x\n" * 1000)],
     )
-    async def test_an_endless_line(
-        self, world: World, begin: bytes, filling: bytes, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_an_endless_line(self, world: World, begin: bytes, filling: bytes) -> None:
         """A line without an end is read up to the limit of an event, as is one of many lines."""
-        monkeypatch.setattr(event_ids, "_LONGEST_EVENT", 1_000_000)
         assert await self.answered(world, begin, filling) < 1_020_000
 
     @pytest.mark.parametrize(
@@ -287,16 +282,9 @@ class TestBounds:
         [(200, True, False), (500, True, True), (200, False, True), (500, False, False)],
     )
     async def test_an_endless_answer(
-        self,
-        world: World,
-        status_code: int,
-        monkeypatch: pytest.MonkeyPatch,
-        *,
-        streaming: bool,
-        is_packed: bool,
+        self, world: World, status_code: int, *, streaming: bool, is_packed: bool
     ) -> None:
         """What is no stream is read up to the same limit, also of what unpacks to more."""
-        monkeypatch.setattr(event_ids, "_LONGEST_EVENT", 1_000_000)
         filling = b"x" * 10_000
         headers = {"content-type": "application/json"}
         bodies = [Endless(b'{"result": "', filling), Endless(b"{", filling)]
@@ -306,8 +294,7 @@ class TestBounds:
         answers = [httpx.Response(status_code, headers=headers, stream=body) for body in bodies]
         http = httpx.AsyncClient(transport=httpx.MockTransport(lambda _: answers.pop(0)))
         client = world.client(http=http, streaming=streaming)
-        too_long = r"more than 1,000,000 bytes.* Call get_task"
-        with pytest.raises(A2AClientError, match=too_long):
+        with pytest.raises(A2AClientError, match=r"more than 1,000,000 bytes.* Call get_task"):
             await collect(client.send_message(request()))
         assert (len(answers), bodies[0].read < 1_020_000) == (len(bodies) - 1, True)
         if answers:
@@ -324,8 +311,7 @@ class TestBounds:
         context = ClientCallContext(service_parameters={name: "x" * 10_000_000})
         events = world.client().send_message(request(), context=context)
         if name == "Last-Event-ID":
-            asked = SubscribeToTaskRequest(id=TASK)
-            events = world.client().subscribe(asked, context=context)
+            events = world.client().subscribe(SubscribeToTaskRequest(id=TASK), context=context)
         with pytest.raises(ValueError, match=f"{name} has 10,000,000 characters"):
             await collect(events)
         assert not world.server.requests
@@ -348,41 +334,38 @@ class TestBounds:
             await Patience(Retries()).before_next_try(one)
 
 
+@dataclass
 class Endless(httpx.AsyncByteStream):
     """A body that goes on until it is closed, or 200 MB have been read."""
 
-    def __init__(self, begin: bytes, filling: bytes) -> None:
-        self._begin = begin
-        self._filling = filling
-        self.read = 0
+    begin: bytes
+    filling: bytes
+    read: int = 0
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        yield self._begin
+        yield self.begin
         while self.read < 200_000_000:
-            self.read += len(self._filling)
-            yield self._filling
+            self.read += len(self.filling)
+            yield self.filling
 
 
 class TestWithoutIds:
     async def test_the_same_task_is_not_shown_again(self, world: World) -> None:
         """Streams that open with the same Task show it once."""
-        world.server = ScriptedServer(ids=False)
+        world.server = ScriptedServer(LOG, Fault(events=3), *[Fault(events=1)] * 3, ids=False)
         world.server.now = 4
-        world.server.faults.extend([Fault(events=3), *[Fault(events=1)] * 3])
         assert await world.send() == [*LOG[:3], world.server.as_of(4), *LOG[4:]]
 
     async def test_a_task_that_has_ended_is_read(self, world: World) -> None:
         """If the task has ended and cannot be subscribed to, the Task as it ended comes last."""
-        world.server = ScriptedServer(ids=False)
-        world.server.faults.append(Fault(events=3, error=LOST))
+        world.server = ScriptedServer(LOG, Fault(events=3, error=LOST), ids=False)
         assert await world.send() == [*LOG[:3], world.server.as_of(len(LOG))]
         assert world.server.methods()[1:] == ["SubscribeToTask", "GetTask"]
 
     async def test_a_server_without_both(self, world: World) -> None:
         """Without ids and without a Task to begin with, a cut stream is refused: there is a gap."""
-        world.server = ScriptedServer(ids=False)
+        world.server = ScriptedServer(LOG, Fault(events=1, error=LOST), ids=False)
         world.server.as_of = lambda count: chunk(str(count))  # type: ignore[method-assign]
-        world.server.faults.append(Fault(events=1, error=LOST))
         with pytest.raises(A2AClientError, match="cannot continue"):
             await world.send()
 

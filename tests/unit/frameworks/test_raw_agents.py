@@ -126,9 +126,7 @@ agent = Both()
 UNKNOWN = "1.0.9 is no version that its adapter knows (from {} on, before 2): install '{}'."
 
 
-def test_a_version_that_the_adapter_does_not_know_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sentence has the extra: at a raw agent, and where the framework lacks a name."""
     monkeypatch.setattr(versions, "version", lambda _: "1.0.9")
     says = f"langgraph {UNKNOWN.format('1.2', 'a2a-serverless[langgraph]')}"

@@ -414,23 +414,20 @@ def test_a_turn_that_hangs_is_named(agent_bench: MakeBench) -> None:
         agent_bench(made(handle), timeout_s=0.05).send("hi")
 
 
-@pytest.mark.parametrize(
-    "repeats",
-    [
-        lambda ctx: ctx.sleep(3600),
-        lambda ctx: ctx.step("look", ctx.sleep, 50),  # is handed over after 840 s
-        lambda ctx: ctx.step("load", int),
-    ],
-    ids=["sleeps", "hand-overs", "steps"],
-)
-def test_the_time_of_a_turn_is_that_of_all_its_attempts(
-    agent_bench: MakeBench, repeats: Callable[[TaskContext], Awaitable[None]]
-) -> None:
+REPEATS: dict[str, Callable[[TaskContext], Awaitable[None]]] = {
+    "sleeps": lambda ctx: ctx.sleep(3600),
+    "hand-overs": lambda ctx: ctx.step("look", ctx.sleep, 50),  # is handed over after 840 s
+    "steps": lambda ctx: ctx.step("load", int),
+}
+
+
+@pytest.mark.parametrize("repeats", REPEATS)
+def test_a_turn_has_the_time_of_all_its_attempts(agent_bench: MakeBench, repeats: str) -> None:
     """A loop without an end is named although no attempt takes long, and so is the way out."""
 
     async def handle(ctx: TaskContext) -> None:
         while True:
-            await repeats(ctx)
+            await REPEATS[repeats](ctx)
 
     bench = agent_bench(made(handle), timeout_s=0.5)
     named = r"'look at it' .* start \d+ (sleeps until 2023-|waits at |has ended, and another)"
