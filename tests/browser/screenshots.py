@@ -31,7 +31,6 @@ PAGES: Final = ("tasks", "conversation", "timeline", "chat", "card")
 
 
 def main() -> None:
-    """Write a picture of each page, at each width, in each scheme."""
     FOLDER.mkdir(exist_ok=True)
     with site_of(Timing(cancel_s=3600)) as site, asked_site() as asked, chromium() as browser:
         _fill(site)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -206,10 +207,8 @@ POST = """url => {
 
 def test_nothing_runs_anywhere(visit: Visit, attacked: Site) -> None:
     """Many attacks at every place of a task: no script, no request, no broken page."""
-    views = [
-        (number, view) for number in range(len(TASKS)) for view in ("conversation", "timeline")
-    ]
-    views += [(number, view) for number in range(0, len(TASKS), 9) for view in ("events", "cost")]
+    views = [*product(range(len(TASKS)), ("conversation", "timeline"))]
+    views += product(range(0, len(TASKS), 9), ("events", "cost"))
     for number, view in views:
         visit.task(attacked, f"attack-{number}", view)
         found = visit.page.evaluate(SEEN, FOREIGN)

@@ -60,7 +60,6 @@ def reader(folder: Path) -> Iterator[Browser]:
 
 @contextmanager
 def opened(reader: Browser, width: int, scheme: Any = "light") -> Iterator[Page]:
-    """A window without a page."""
     viewport: Any = {"width": width, "height": 900}
     context = reader.new_context(viewport=viewport, color_scheme=scheme)
     context.set_default_timeout(PATIENCE_MS)

@@ -73,8 +73,7 @@ async def task_of(to: httpx.AsyncClient, task_id: str) -> dict[str, Any]:
 
 
 async def all_tasks(to: httpx.AsyncClient) -> dict[str, str]:
-    states: dict[str, str] = {}
-    token = ""
+    states, token = dict[str, str](), ""
     while True:
         page = (await to.get("/tasks", params={"pageSize": 50, "pageToken": token})).json()
         states |= {task["id"]: task["status"]["state"] for task in page["tasks"]}

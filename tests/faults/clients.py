@@ -59,9 +59,12 @@ class Patient:
         A follow-up has an idempotency key: its messageId names the open turn alone.
         """
         told = {"taskPushNotificationConfig": {"url": webhook}} if webhook else {}
-        params = _message(text, task)
-        params["configuration"] = {"returnImmediately": not blocks, **told}
-        key = {"Idempotency-Key": params["message"]["messageId"]} if task else {}
+        number = uuid.uuid4().hex
+        ids = {"taskId": task.task_id} if task else {}
+        ids["contextId"] = task.context_id if task else f"context-{number}"
+        said = message(text, messageId=number, **ids)
+        params = {"message": said, "configuration": {"returnImmediately": not blocks, **told}}
+        key = {"Idempotency-Key": number} if task else {}
         answer = await self.call("SendMessage", params, key)
         assert answer.response.status_code == 200, answer
         return answer
@@ -100,10 +103,3 @@ class Patient:
                 chunks += [part.text for part in event.artifact_update.artifact.parts]
         assert event.status_update.status.state == TaskState.TASK_STATE_COMPLETED, event
         return moving.requests
-
-
-def _message(text: str, task: Head | None = None) -> dict[str, Any]:
-    message_id = uuid.uuid4().hex
-    context_id = task.context_id if task else f"context-{message_id}"
-    named = {"taskId": task.task_id} if task else {}
-    return {"message": message(text, messageId=message_id, contextId=context_id, **named)}

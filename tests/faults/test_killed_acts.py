@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from a2a.types import TaskState
@@ -84,9 +84,8 @@ class Desk:
 
         async def one(task_id: str) -> Head:
             if act not in OPEN:
-                return await failed_task(
-                    self.storage, task_id, url=f"{url}/{task_id}", caller=ANN, text="chunks 2 0"
-                )
+                how: Any = {"url": f"{url}/{task_id}", "caller": ANN, "text": "chunks 2 0"}
+                return await failed_task(self.storage, task_id, **how)
             said = request("chunks 2 0")
             return (await self.storage.open_task("talk", said, task_id=task_id, caller=ANN)).head
 

@@ -146,12 +146,12 @@ async def test_kills_of_all_processes_lose_nothing(
     settings = Settings(table=f"file:{path}", push_queue="push")
     backends = open_backends(settings)
     assert isinstance(backends.storage.table, SqliteTable)
-    http, chance = httpx.AsyncClient(trust_env=False, timeout=10), random.Random(1)  # noqa: S311
+    http = httpx.AsyncClient(trust_env=False, timeout=10)
     deployment = Deployment(tmp_path, settings.table, http)
     with Receiver() as receiver, closing(backends.storage.table):
         try:
             await asyncio.gather(*(deployment.start(name) for name in kinds))
-            tasks = await under_kills(deployment, kinds, chance, backends.storage, receiver.url())
+            tasks = await under_kills(deployment, kinds, backends.storage, receiver.url())
             await until(lambda: is_quiet(backends, receiver), "all is told", WITHIN_S)
         finally:
             await deployment.close()
@@ -269,14 +269,10 @@ def told_in(ledger: Path) -> dict[str, Did]:
 
 
 async def under_kills(
-    deployment: Deployment,
-    kinds: Sequence[str],
-    chance: random.Random,
-    storage: DurableStorage,
-    hook: str,
+    deployment: Deployment, kinds: Sequence[str], storage: DurableStorage, hook: str
 ) -> list[str]:
     """Return the tasks, which have ended while processes were killed."""
-    places = asyncio.Semaphore(SENDERS)
+    places, chance = asyncio.Semaphore(SENDERS), random.Random(1)  # noqa: S311
 
     async def one(number: int) -> str:
         async with places:

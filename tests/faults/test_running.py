@@ -42,11 +42,8 @@ async def test_a_worker_takes_over_from_a_dead_one(emulators: Emulators, tmp_pat
 @pytest.mark.skipif(not IS_LONG, reason="takes half a minute: `make faults`")
 async def test_recovery_with_the_default_settings(emulators: Emulators, tmp_path: Path) -> None:
     """With the default settings another worker takes over in pull mode within 32 s."""
-    defaults = {
-        "A2A_VISIBILITY_S": str(PULL_VISIBILITY_S),
-        "A2A_WAITING_S": "60",
-        "A2A_RETRY_BASE_S": "2",
-    }
+    defaults = {"A2A_WAITING_S": "60", "A2A_RETRY_BASE_S": "2"}
+    defaults["A2A_VISIBILITY_S"] = str(PULL_VISIBILITY_S)
     async with emulators.world(tmp_path, **defaults) as world:
         taken_over_s = await _take_over(world)
     assert taken_over_s <= 32

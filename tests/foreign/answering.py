@@ -19,7 +19,6 @@ async def in_chunks(ctx: TaskContext, *, closes: bool, message: str | None = Non
 
 
 async def as_file(ctx: TaskContext) -> None:
-    """Answer by a file."""
     await ctx.emit_artifact("file", file_bytes=TEXT.encode(), media_type="text/plain")
     await ctx.respond()
 

@@ -58,7 +58,6 @@ async def contents(told: Message) -> list[Content]:
 
 
 def weather(city: str) -> str:
-    """Return the weather."""
     return f"sunny in {city}"
 
 

@@ -354,12 +354,10 @@ def asking(paid: list[str], release: int, *names: str) -> AdkExecutor:
             return said(types.Part(text="Done"))
 
     def looks() -> dict[str, str]:
-        """Look."""
         paid.append("look")
         return {"result": "seen"}
 
     def delete(what: str, tool_context: ToolContext) -> dict[str, str]:
-        """Delete it."""
         assert str(tool_context.tool_confirmation.payload) == "{'seats': 2}"
         paid.append(f"delete {what}")
         return {"result": f"deleted {what}"}
@@ -525,11 +523,9 @@ def made(seen: list[Any], **options: Any) -> AdkExecutor:
     play = files.taken(seen, options)
 
     def ask() -> dict[str, str]:
-        """Ask."""
         return {"result": "pending"}
 
     async def tool(tool_context: ToolContext) -> dict[str, str]:
-        """Call it."""
         play.calls.append("tool")
         await play.work(tool_context.state)
         return {"result": "called"}

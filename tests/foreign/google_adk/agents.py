@@ -59,7 +59,6 @@ def says_text(text: str, **fields: object) -> LlmResponse:
 
 
 def weather(city: str) -> str:
-    """Return the weather."""
     return f"sunny in {city}"
 
 

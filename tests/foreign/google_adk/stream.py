@@ -32,11 +32,10 @@ class Calling(BaseLlm):  # type: ignore[misc] # its environment has the types, o
         stream: bool = False,  # noqa: FBT001, FBT002 - ADK's
     ) -> AsyncGenerator[LlmResponse, None]:
         last = llm_request.contents[-1].parts[-1]
+        call = types.FunctionCall(name="remote", args={"request": last.text})
+        part = types.Part(function_call=call)
         if last.function_response:
             part = types.Part(text=last.function_response.response["result"])
-        else:
-            call = types.FunctionCall(name="remote", args={"request": last.text})
-            part = types.Part(function_call=call)
         yield LlmResponse(content=types.Content(role="model", parts=[part]))
 
 

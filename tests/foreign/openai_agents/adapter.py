@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from base64 import b64decode, b64encode
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from itertools import product
 from typing import Any
@@ -53,7 +53,12 @@ class Fake(Model):  # type: ignore[misc] # its environment has the types, ours d
         async for event in self._scripted().stream_response(*call, **settings):
             if isinstance(event, responses.ResponseCompletedEvent):
                 event.response.usage = USED
-            yield event
+            for each in self.told(event):
+                yield each
+
+    def told(self, event: Any) -> Iterator[Any]:
+        """Yield the events of the stream that stand for one."""
+        yield event
 
     def _scripted(self) -> ScriptedModel:
         return ScriptedModel([ModelStep.respond(self._reply)])
@@ -61,7 +66,6 @@ class Fake(Model):  # type: ignore[misc] # its environment has the types, ours d
 
 @function_tool(needs_approval=True)  # type: ignore[untyped-decorator] # as above
 def delete(what: str) -> str:
-    """Delete it."""
     return f"deleted {what}"
 
 
@@ -107,7 +111,6 @@ async def test_a_session_gives_its_last_items() -> None:
 
 @function_tool  # type: ignore[untyped-decorator] # as above
 def look_up(what: str) -> str:
-    """Look it up."""
     return f"{what} is sunny"
 
 
@@ -129,10 +132,9 @@ class Events(Fake):
         super().__init__(reply)
         self.hears = hears
 
-    async def stream_response(self, *call: Any, **settings: Any) -> AsyncIterator[Any]:
-        async for event in super().stream_response(*call, **settings):
-            if self.hears(event):
-                yield event
+    def told(self, event: Any) -> Iterator[Any]:
+        if self.hears(event):
+            yield event
 
 
 async def test_an_answer_that_comes_whole_is_sent() -> None:
@@ -244,7 +246,6 @@ def paid(noted: list[str]) -> OpenAIAgentsWorker:
 
     @function_tool  # type: ignore[untyped-decorator] # as above
     def look(what: str) -> dict[str, str]:
-        """Look."""
         noted.append(f"look {what}")
         if what == "b":
             raise ValueError("no b")
@@ -252,7 +253,6 @@ def paid(noted: list[str]) -> OpenAIAgentsWorker:
 
     @function_tool(needs_approval=True, name_override="delete")  # type: ignore[untyped-decorator] # as above
     def remove(what: str) -> str:
-        """Delete it."""
         noted.append(f"delete {what}")
         return f"deleted {what}"
 
@@ -318,19 +318,18 @@ class Painter(Fake):
         super().__init__(reply)
         self.file = file
 
-    async def stream_response(self, *call: Any, **settings: Any) -> AsyncIterator[Any]:
+    def told(self, event: Any) -> Iterator[Any]:
         fields = {"id": "ig", "type": "image_generation_call", "status": "completed"}
         result = b64encode(self.file).decode()
         picture = ImageGenerationCall.model_validate({**fields, "result": result})
-        async for event in super().stream_response(*call, **settings):
-            is_end = isinstance(event, responses.ResponseCompletedEvent)
-            if is_end and event.response.output[0].type == "message":
-                event.response.output.append(picture)
-                number, kind = event.sequence_number, "response.output_item.done"
-                yield responses.ResponseOutputItemDoneEvent(
-                    item=picture, output_index=1, sequence_number=number, type=kind
-                )
-            yield event
+        is_end = isinstance(event, responses.ResponseCompletedEvent)
+        if is_end and event.response.output[0].type == "message":
+            event.response.output.append(picture)
+            number, kind = event.sequence_number, "response.output_item.done"
+            yield responses.ResponseOutputItemDoneEvent(
+                item=picture, output_index=1, sequence_number=number, type=kind
+            )
+        yield event
 
 
 class Ending(Fake):
@@ -340,16 +339,14 @@ class Ending(Fake):
         super().__init__(reply)
         self.end = {"cut": "max_output_tokens", "refused": "content_filter"}[end]
 
-    async def stream_response(self, *call: Any, **settings: Any) -> AsyncIterator[Any]:
-        async for event in super().stream_response(*call, **settings):
-            if isinstance(event, responses.ResponseCompletedEvent):
-                event.response.incomplete_details = IncompleteDetails(reason=self.end)
-                event.response.status = "incomplete"
-                yield responses.ResponseIncompleteEvent(
-                    response=event.response, sequence_number=0, type="response.incomplete"
-                )
-            elif self.end == "max_output_tokens":
-                yield event
+    def told(self, event: Any) -> Iterator[Any]:
+        if isinstance(event, responses.ResponseCompletedEvent):
+            response, kind = event.response, "response.incomplete"
+            response.incomplete_details = IncompleteDetails(reason=self.end)
+            response.status = "incomplete"
+            yield responses.ResponseIncompleteEvent(response=response, sequence_number=0, type=kind)
+        elif self.end == "max_output_tokens":
+            yield event
 
 
 def made(seen: list[Any], **options: Any) -> OpenAIAgentsWorker:
@@ -368,12 +365,10 @@ def made(seen: list[Any], **options: Any) -> OpenAIAgentsWorker:
 
     @function_tool(needs_approval=True)  # type: ignore[untyped-decorator] # as above
     def ask() -> str:
-        """Ask."""
         return "asked"
 
     @function_tool(name_override="tool")  # type: ignore[untyped-decorator] # as above
     async def draw(run: sdk.RunContextWrapper[Any]) -> sdk.ToolOutputImage:
-        """Draw."""
         play.calls.append("draw")
         await play.work(run.context)
         return sdk.ToolOutputImage(image_url=f"data:image/png;base64,{content}")
@@ -445,7 +440,6 @@ async def test_a_context_is_made_anew_for_an_answer() -> None:
 
     @function_tool(needs_approval=True)  # type: ignore[untyped-decorator] # as above
     def remove(run: sdk.RunContextWrapper[Any]) -> str:
-        """Delete it."""
         return f"deleted by {run.context['said']}"
 
     def context(ctx: TaskContext) -> dict[str, Any]:
@@ -471,13 +465,11 @@ def asking(paid: list[str], release: int, *names: str) -> OpenAIAgentsWorker:
 
     @function_tool(name_override=look)  # type: ignore[untyped-decorator] # as above
     def looks() -> str:
-        """Look."""
         paid.append("look")
         return "seen"
 
     @function_tool(needs_approval=True, name_override="delete")  # type: ignore[untyped-decorator] # as above
     def deletes(what: str) -> str:
-        """Delete it."""
         paid.append(f"delete {what}")
         return f"deleted {what}"
 

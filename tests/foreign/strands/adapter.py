@@ -185,7 +185,6 @@ async def test_an_answer_that_comes_whole_is_sent() -> None:
 
 @tool(name="asks")  # type: ignore[untyped-decorator] # as above
 def idles(what: str) -> str:
-    """Return what it is given."""
     return what
 
 
@@ -262,13 +261,11 @@ def asking(paid: list[str], release: int, *names: str) -> StrandsWorker:
 
     @tool(name=look)  # type: ignore[untyped-decorator] # as above
     def looks(what: str) -> str:
-        """Look."""
         paid.append("look")
         return f"seen{what}"
 
     @tool(name="delete", context=True)  # type: ignore[untyped-decorator] # as above
     def deletes(what: str, tool_context: ToolContext) -> str:
-        """Delete it."""
         if tool_context.interrupt(what, reason={"about": what}) != "yes":
             return "refused"
         paid.append(f"delete {what}")
@@ -339,12 +336,10 @@ def made(seen: list[Any], **options: Any) -> StrandsWorker:
 
     @tool(context=True)  # type: ignore[untyped-decorator] # as above
     def ask(tool_context: ToolContext) -> str:
-        """Ask."""
         return str(tool_context.interrupt("ask", reason="Sure?"))
 
     @tool(context=True)  # type: ignore[untyped-decorator] # as above
     async def draw(tool_context: ToolContext) -> dict[str, Any]:
-        """Draw."""
         play.calls.append("draw")
         await play.work(tool_context.invocation_state)
         picture = {"image": {"format": "png", "source": {"bytes": play.file or files.PICTURE}}}

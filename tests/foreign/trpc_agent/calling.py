@@ -29,12 +29,11 @@ class Calling(LLMModel):  # type: ignore[misc] # its environment has the types, 
         ctx: object = None,
     ) -> AsyncGenerator[LlmResponse, None]:
         last = request.contents[-1].parts[-1]
+        call = FunctionCall(id="1", name="remote", args={"request": last.text})
+        part = Part(function_call=call)
         if last.function_response:
             answer = last.function_response.response
             part = Part(text=str(answer.get("result", answer)))
-        else:
-            call = FunctionCall(id="1", name="remote", args={"request": last.text})
-            part = Part(function_call=call)
         yield LlmResponse(content=Content(role="model", parts=[part]))
 
 

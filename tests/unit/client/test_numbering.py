@@ -212,8 +212,8 @@ async def followed(way: type[NumberingServer], seed: int) -> tuple[NumberingServ
     ends = [S.TASK_STATE_COMPLETED] * 2 + [S.TASK_STATE_INPUT_REQUIRED] * sends
     world = World(chance.choice(["JSONRPC", "HTTP+JSON"]), way(chance, ends))
     server: Any = world.server
-    following = world.send(draw=chance.random) if sends else world.subscribe(draw=chance.random)
-    return server, await asyncio.wait_for(following, 60)
+    follow = world.send if sends else world.subscribe
+    return server, await asyncio.wait_for(follow(draw=chance.random), 60)
 
 
 @pytest.mark.long(but=1)

@@ -135,8 +135,6 @@ async def check_tool_calls_are_shown(made: Made, given: str) -> None:
 
 
 class BusyError(Exception):
-    """What a service's library raises of an answer with this status."""
-
     status_code = 429
 
 

@@ -290,13 +290,11 @@ async def test_an_answer_that_is_not_streamed_is_one_chunk_of_each_message(*, st
     assert "".join(streamed) == "".join(whole)
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        AIMessage([{"type": "refusal", "refusal": "I cannot."}]),
-        AIMessage("", additional_kwargs={"refusal": "I cannot."}),
-    ],
-)
+REFUSAL: Any = {"type": "refusal", "refusal": "I cannot."}
+REFUSALS = (AIMessage([REFUSAL]), AIMessage("", additional_kwargs={"refusal": "I cannot."}))
+
+
+@pytest.mark.parametrize("message", REFUSALS)
 @pytest.mark.parametrize("options", [{}, {"answer": "messages"}])
 async def test_what_a_model_says_of_its_refusal_is_the_answer(message: Any, options: Any) -> None:
     """The graph goes on after it, as after any message."""

@@ -161,8 +161,7 @@ async def test_a_question_that_has_changed_is_asked() -> None:
     talk = Talk(one_node(asks))
     head, task = await talk.say("go")
     assert question(task) == "Pay 10 EUR?"
-    task = await talk.answer(head, "yes")
-    assert question(task) == "Pay 12 EUR?"
+    assert question(await talk.answer(head, "yes")) == "Pay 12 EUR?"
     assert answered(await talk.answer(head, "no")) == ["no"]
 
 
@@ -177,7 +176,7 @@ async def test_many_answers_to_one_question() -> None:
 
     talk = Talk(one_node(asks))
     head, _ = await talk.say("go")
-    told = [str(number) for number in range(MANY)]
+    told = [*map(str, range(MANY))]
     for each in told:
         assert question(await talk.answer(head, each)) == "And?"
     assert answered(await talk.answer(head, "stop")) == [*told, "stop"]

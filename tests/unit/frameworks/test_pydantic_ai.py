@@ -73,12 +73,10 @@ def agent(reply: Reply) -> Agent[None, str | DeferredToolRequests]:
 
 
 def delete(what: str) -> str:
-    """Delete it."""
     return f"deleted {what}"
 
 
 def look_up(what: str) -> str:
-    """Look it up elsewhere."""
     raise ai.CallDeferred(metadata={"question": f"What is {what}?"})
 
 
@@ -106,13 +104,12 @@ async def test_calls_that_wait_are_asked_for_one_at_a_time() -> None:
     head, task = await talk.say("it")
     asked = question(task)
     assert (asked["tool"], asked["arguments"]) == ("delete", {"what": "it"})
-    task = await talk.answer(head, {"approved": True})
-    assert question(task) == "What is it?"
+    assert question(await talk.answer(head, {"approved": True})) == "What is it?"
     assert answered(await talk.answer(head, "a book")) == "it | a book | deleted it"
     talk = Talk(PydanticAIWorker(agent(calls("delete"))))
     head, _ = await talk.say("all")
-    refused = answered(await talk.answer(head, "rather not"))
-    assert refused.endswith("all | The user has refused: rather not")
+    refused = await talk.answer(head, "rather not")
+    assert answered(refused).endswith("all | The user has refused: rather not")
 
 
 def paid(calls: list[str], *, streams: bool = False, tells: bool = True) -> Agent[None, Any]:

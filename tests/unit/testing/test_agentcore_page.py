@@ -31,18 +31,16 @@ class Runtime:
 
 def test_a_turn_there_is_a_step(agent_bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that dies behind the step asks once; a caller's conversation has one session."""
-    found = re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert found is not None
+    source, *_ = re.findall(r"(?s)```python\n(.*?)```", PAGE.read_text(encoding="utf-8"))
     runtime, names = Runtime(), dict[str, Any]()
     monkeypatch.setattr(boto3, "client", lambda _: runtime)
-    exec(found[1], names)  # noqa: S102 - it is the repository's own page
+    exec(source, names)  # noqa: S102 - it is the repository's own page
     bench = agent_bench(names["agent"])
     first = bench.send("hello", kill_after=step("ask"), context_id="c")
     second = bench.send("again", context_id="c")
     other = bench.send("other", context_id="d")
     answers = [run.artifacts["final-answer"].text for run in (first, second, other)]
     assert (answers, first.attempts) == (["HELLO", "AGAIN", "OTHER"], 2)
-    sessions = [request["runtimeSessionId"] for request in runtime.asked]
-    assert len(sessions) == 3
-    assert sessions[0] == sessions[1] != sessions[2]
-    assert all(33 <= len(session) <= 256 for session in sessions)
+    one, again, another = (request["runtimeSessionId"] for request in runtime.asked)
+    assert one == again != another
+    assert all(33 <= len(session) <= 256 for session in (one, another))
