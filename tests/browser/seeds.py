@@ -69,9 +69,11 @@ class Scribe:
         assert now is not None
         return done(self.storage.commit(now, Commit(entries=entries, **options)))
 
-    def begin(self, task_id: str, text: str) -> Head:
-        """A task whose first attempt has the turn."""
-        return self.claim(self.open(task_id, text), "a")
+    def begin(self, task_id: str, text: str, *, waits_s: float = 0, **options: Any) -> Head:
+        """A task whose first attempt has the turn, after a wait."""
+        head = self.open(task_id, text, **options)
+        self.wait(waits_s)
+        return self.claim(head, "a")
 
     def claim(self, head: Head, token: str, worker: str = WORKER) -> Head:
         return self.commit(head, token=token, claims=True, worker=worker)
@@ -106,9 +108,9 @@ def png(size: int = 96) -> bytes:
 
 def conversation(scribe: Scribe, task_id: str) -> None:
     """A finished task with Markdown, JSON, an image and a file."""
-    head = scribe.open(task_id, "How do we get to the island on Saturday, with bicycles?")
-    scribe.wait(0.4)
-    scribe.claim(head, "a")
+    head = scribe.begin(
+        task_id, "How do we get to the island on Saturday, with bicycles?", waits_s=0.4
+    )
     scribe.wait(2)
     looks = said(TaskState.TASK_STATE_WORKING, "Looking at ferries and roads.")
     scribe.commit(head, looks, token="a")
@@ -125,9 +127,7 @@ def conversation(scribe: Scribe, task_id: str) -> None:
 
 def killed(scribe: Scribe, task_id: str, *, lost: bool = True, **options: Any) -> Head:
     """A task whose first attempt died, and whose second has the turn."""
-    head = scribe.open(task_id, "Compare the three offers.", **options)
-    scribe.wait(0.6)
-    scribe.claim(head, "a")
+    head = scribe.begin(task_id, "Compare the three offers.", **options, waits_s=0.6)
     offers(scribe, head, "a", 4)
     if not lost:
         end = AttemptEnd(token="a", reason="TimeoutError", correlation_id="1f7a9c02")
@@ -147,9 +147,7 @@ def offers(scribe: Scribe, head: Head, token: str, count: int) -> None:
 
 def asleep(scribe: Scribe, task_id: str) -> None:
     """A task whose first attempt has left its turn asleep, for hours from now."""
-    head = scribe.open(task_id, "Book it when the sale begins.")
-    scribe.wait(0.6)
-    scribe.claim(head, "a")
+    head = scribe.begin(task_id, "Book it when the sale begins.", waits_s=0.6)
     scribe.wait(4)
     plan = Recorded(StepId("plan", "", 1), "json", b"1")
     scribe.commit(head, said(TaskState.TASK_STATE_WORKING, "I wait."), plan, token="a")
@@ -161,9 +159,7 @@ def asleep(scribe: Scribe, task_id: str) -> None:
 
 def failing_webhook(scribe: Scribe, task_id: str) -> None:
     """A finished task whose receiver has not answered for ten minutes."""
-    head = scribe.open(task_id, "File the invoice.", push=CRM)
-    scribe.wait(1)
-    scribe.claim(head, "a")
+    head = scribe.begin(task_id, "File the invoice.", push=CRM, waits_s=1)
     scribe.wait(9)
     scribe.commit(head, said(TaskState.TASK_STATE_COMPLETED, "Filed."), token="a")
     scribe.wait(3)
