@@ -122,11 +122,8 @@ async def test_a_turn_that_asks_gives_up_the_conversation() -> None:
     answer = await talk.follow_up(asking, "answer")
     assert await talk.line() == [answer.task_id]
     await talk.work_off()
-    assert await talk.texts(asking, second, third) == [
-        "ask two three answer",
-        "ask two",
-        "ask two three",
-    ]
+    said = await talk.texts(asking, second, third)
+    assert said == ["ask two three answer", "ask two", "ask two three"]
     assert await talk.line() == []
 
 
@@ -152,12 +149,8 @@ async def test_a_waiting_turn_holds_no_worker_and_no_message() -> None:
     """It stands in the table, uses up no attempt, and is not given up while it waits."""
     talk = Talk()
     _, second = await waiting(talk, "one", "two")
-    head = await talk.head(second)
-    assert (head.turn.attempts, head.turn.token, head.due_at) == (
-        0,
-        None,
-        talk.clock.now_ms() + PARKED_MS["conversation"],
-    )
+    head, due_at = await talk.head(second), talk.clock.now_ms() + PARKED_MS["conversation"]
+    assert (head.turn.attempts, head.turn.token, head.due_at) == (0, None, due_at)
     await talk.clock.pass_time(2)
     await talk.first
     await talk.work_off()

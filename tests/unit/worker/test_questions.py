@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 from a2a.helpers import new_data_part
-from a2a.types import Part, SendMessageRequest
+from a2a.types import Part
 from pydantic import BaseModel, StrictBool, StrictInt
 
 from a2a_serverless.storage.signals import signal
@@ -21,40 +21,12 @@ from tests.support.workers import S, user_request
 from tests.unit.worker.stand import Log, Patch, Stand, beside, run
 
 
-class Bank:
-    """An agent of two questions between three steps; `ran` has the steps that were run."""
-
-    def __init__(self) -> None:
-        self.ran: list[str] = []
-        self.seen: list[tuple[str, int, str]] = []
-
-    async def __call__(self, ctx: TaskContext) -> None:
-        self.seen.append((ctx.user_text, len(ctx.history), ctx.user))
-        await ctx.emit_text_artifact("begun;", "log")
-        await ctx.step("plan", self._run, "plan")
-        account = await ctx.ask("Which account?", data={"accounts": ["a", "b"]})
-        await ctx.emit_text_artifact(f"account {account.text};", "log", append=True)
-        await ctx.step("reserve", self._run, f"reserve {account.text}")
-        sure = await ctx.ask("Are you sure?")
-        await ctx.step("pay", self._run, f"pay {sure.text}")
-        await ctx.complete("paid")
-
-    def _run(self, what: str) -> str:
-        self.ran.append(what)
-        return what
-
-
 async def answered(stand: Stand, *parts: Part | str) -> Head:
     """Answer the question of the stand's task, and work on what follows."""
-    texts = [Part(text=each) if isinstance(each, str) else each for each in parts]
-    await go_on(stand, user_request(*texts))
+    message = user_request(*(Part(text=it) if isinstance(it, str) else it for it in parts))
+    scope = stand.bench.storage.scope
+    stand.task = await stand.bench.go_on(stand.task, message, caller=Caller("pat"), scope=scope)
     return await stand.work()
-
-
-async def go_on(stand: Stand, message: SendMessageRequest) -> None:
-    stand.task = await stand.bench.go_on(
-        stand.task, message, caller=Caller("pat"), scope=stand.bench.storage.scope
-    )
 
 
 def named(part: Part, question: str) -> Part:
@@ -74,20 +46,31 @@ async def finals(stand: Stand) -> list[str]:
 
 async def test_the_code_goes_on_behind_its_question() -> None:
     """Its steps run once each, and each run of it begins with the first message."""
-    bank = Bank()
+    ran, seen = list[str](), list[tuple[str, int, str]]()
+
+    async def bank(ctx: TaskContext) -> None:
+        seen.append((ctx.user_text, len(ctx.history), ctx.user))
+        await ctx.emit_text_artifact("begun;", "log")
+        await ctx.step("plan", ran.append, "plan")
+        account = await ctx.ask("Which account?", data={"accounts": ["a", "b"]})
+        await ctx.emit_text_artifact(f"account {account.text};", "log", append=True)
+        await ctx.step("reserve", ran.append, f"reserve {account.text}")
+        sure = await ctx.ask("Are you sure?")
+        await ctx.step("pay", ran.append, f"pay {sure.text}")
+        await ctx.complete("paid")
+
     stand, head = await run(bank)
     assert (head.state, head.turn.asks) == (S.TASK_STATE_INPUT_REQUIRED, True)
-    assert await question(stand) == [
-        ("Which account?", {"questionId": "#1"}),
-        ("", {"questionId": "#1"}),
-    ]
+    asked = {"questionId": "#1"}
+    assert await question(stand) == [("Which account?", asked), ("", asked)]
     assert (head.turn.is_claimed, head.turn.parked, head.due_at) == (False, "", None)
     assert (await answered(stand, "b")).state == S.TASK_STATE_INPUT_REQUIRED
     head = await answered(stand, "yes")
     assert (head.state, head.turn.begun, head.needs) == (S.TASK_STATE_COMPLETED, 0, 0)
-    assert (bank.ran, bank.seen) == (["plan", "reserve b", "pay yes"], [("hello", 0, "")] * 3)
+    assert ran == ["plan", "reserve b", "pay yes"]
+    assert seen == [("hello", 0, "")] * 3
     assert await stand.artifacts() == {"log": ["begun;account b;"], "final-answer": ["paid"]}
-    history = [message.parts[0].text for message in (await stand.shown()).history]
+    history = [text for text in said(await stand.shown()) if text]
     assert history == ["hello", "Which account?", "b", "Are you sure?", "yes"]
 
 
@@ -373,14 +356,8 @@ async def paying(ctx: TaskContext) -> None:
 
 
 async def send(stand: Stand, *, turn: int = 1, mark: str = "") -> SignalDecision:
-    return await signal(
-        stand.storage,
-        stand.task.task_id,
-        mark or stand.task.incarnation,
-        turn=turn,
-        step_id=PAID,
-        given=Signal(b"7", "application/json"),
-    )
+    ids, paid = (stand.task.task_id, mark or stand.task.incarnation), Signal(b"7", "text/plain")
+    return await signal(stand.storage, *ids, turn=turn, step_id=PAID, given=paid)
 
 
 async def test_a_signal_that_another_wait_has_heard_is_not_lost() -> None:

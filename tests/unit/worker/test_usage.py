@@ -254,14 +254,11 @@ def test_small_money_is_not_rounded_away(spent: int, says: str) -> None:
     ],
 )
 def test_a_price_list_that_cannot_be_read(tmp_path: Path, text: str, why: str) -> None:
-    """The sentence names the file and what is wrong in it."""
+    """The sentence names the file and what is wrong in it; without one no money is a budget."""
+    settings = Settings(agent=f"{tmp_path}/agent.py:agent", task_cost=1)
+    with pytest.raises(ConfigurationError, match=r"need prices: write them into prices\.json"):
+        Budgets.of(settings)
     (tmp_path / "prices.json").write_text(text)
     with pytest.raises(ConfigurationError, match=r"The price list .*prices\.json cannot") as raised:
-        Budgets.of(Settings(agent=f"{tmp_path}/agent.py:agent"))
+        Budgets.of(settings)
     assert why in str(raised.value)
-
-
-def test_a_budget_of_money_needs_prices(tmp_path: Path) -> None:
-    """Without a price nothing would ever be used up: a deployment does not start like that."""
-    with pytest.raises(ConfigurationError, match=r"need prices: write them into prices\.json"):
-        Budgets.of(Settings(agent=f"{tmp_path}/agent.py:agent", task_cost=1))
