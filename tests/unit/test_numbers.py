@@ -89,7 +89,7 @@ def forms(data: dict[str, Any]) -> Mapping[str, tuple[str, str, dict[str, Any]]]
     new = {"role": "ROLE_USER", "parts": [{"data": data}], "metadata": data}
     part = {"kind": "data", "type": "data", "data": data}
     old = {"kind": "message", "role": "user", "parts": [part], "metadata": data}
-    of_0_1 = {"sessionId": "c"}
+
     made = {
         "1.0 rest": ("/message:send", "1.0", new),
         "1.0 rest stream": ("/message:stream", "1.0", new),
@@ -106,7 +106,7 @@ def forms(data: dict[str, Any]) -> Mapping[str, tuple[str, str, dict[str, Any]]]
     for name, (path, version, said) in made.items():
         body: dict[str, Any] = {"message": {**said, "messageId": name}}
         if version == "":
-            body |= {"id": name.replace("/", "-").replace(" ", "-"), **of_0_1}
+            body |= {"id": name.replace("/", "-").replace(" ", "-"), "sessionId": "c"}
         if path == "/":
             body = {"jsonrpc": "2.0", "id": 1, "method": name.split()[1], "params": body}
         asked[name] = (path, version, body)

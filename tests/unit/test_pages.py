@@ -23,10 +23,6 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
 
 
-def page_id(page: Path) -> str:
-    return str(page.relative_to(ROOT))
-
-
 def test_the_page_on_agents_names_all_of_ctx() -> None:
     """The table of the page `agents` has what an agent finds at its `ctx`, and nothing else."""
     page = pages.text("agents")
@@ -86,7 +82,7 @@ def unsourced(page: Path) -> list[str]:
         for page in [ROOT / "README.md", *PAGES]
         if page.name not in OF_OUR_CODE and not {"decisions", "reference"} & {*page.parts}
     ],
-    ids=page_id,
+    ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_what_is_said_of_peers_has_source_and_date(page: Path) -> None:
     """Each chapter that names a peer links where that is said or measured, and says when."""

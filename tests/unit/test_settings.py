@@ -56,12 +56,6 @@ def test_what_cannot_be_is_refused(variable: str, taken: str, refused: str) -> N
         load_settings({variable: refused})
 
 
-def test_open_streams_are_bounded() -> None:
-    """Those of one caller and of all, by default."""
-    settings = load_settings({})
-    assert (settings.streams_per_caller, settings.streams_in_all) == (50, 500)
-
-
 def test_shared_turns_need_a_worker_that_outlasts_them() -> None:
     """Where no turn fits beside the spare time, it is the worker's time that is too short."""
     settings = load_settings({"A2A_WORKER_TURNS": "2", "A2A_RUN_LIMIT_S": "60"})
@@ -107,9 +101,10 @@ async def test_a_worker_asks_for_its_own_indexes_alone() -> None:
 
 
 def test_settings_of_one_variable() -> None:
-    """A2A_SETTINGS has further settings; a value may have commas."""
+    """A2A_SETTINGS has further settings; a value may have commas. Streams have bounds by default."""
     text = "A2A_FLUSH_MS=500, A2A_PUSH_ALLOWED_HOSTS=10.0.0.0/8, hooks.internal,A2A_TASK_COST=0.5"
     found = load_settings({"A2A_SETTINGS": text, "A2A_TTL_DAYS": "7"})
+    assert (found.streams_per_caller, found.streams_in_all) == (50, 500)
     assert (found.flush_ms, found.task_cost, found.ttl_days) == (500, 0.5, 7)
     assert found.push_allowed_hosts == "10.0.0.0/8,hooks.internal"
 

@@ -455,9 +455,7 @@ def _figures(waits: Sequence[float]) -> str:
     return f"p50 {statistics.median(waits):.1f}, p95 {p95(waits):.1f}, max {max(waits):.1f}"
 
 
-def _print(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+_print = partial(print, flush=True)
 
 
 if __name__ == "__main__":

@@ -64,13 +64,10 @@ class Delivery(Handle[Operation]):
         self.extended: list[float] = []
         self.threads: set[str] = set()
         self.thrice = threading.Event()
-        self.told: list[str] = []
 
-    async def ack(self) -> None:
-        self.told.append("ack")
+    async def ack(self) -> None: ...
 
-    async def nack(self, *, delay_s: float = 0) -> None:
-        self.told.append("nack")
+    async def nack(self, *, delay_s: float = 0) -> None: ...
 
     async def extend(self, lease_s: float) -> None:
         self.extended.append(lease_s)

@@ -7,7 +7,7 @@ import contextlib
 import json
 import re
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import cycle
 from typing import Annotated, Any
@@ -724,15 +724,6 @@ async def test_an_artifact_that_is_named_at_random_is_said_once() -> None:
     assert ran == ["one", "two", "three", "three"]
 
 
-async def uncalled() -> None:
-    """A function in the place of its call."""
-
-
-def twice(call: Callable[[TaskContext], Awaitable[object]]) -> Callable[[TaskContext], Any]:
-    """Two tasks call it: their order may be another one in the next attempt."""
-    return lambda ctx: ctx.gather(call(ctx), call(ctx))
-
-
 WRONG_TRIES: tuple[Any, ...] = (0, 2.5, "3")
 WRONG_TIMES: tuple[Any, ...] = (-1, float("inf"), "3")
 WRONG: list[tuple[Callable[[TaskContext], Any], str]] = [
@@ -760,8 +751,8 @@ WRONG: list[tuple[Callable[[TaskContext], Any], str]] = [
     (lambda ctx: ctx.sleep(float("inf")), "seconds, a number from 0 on"),
     (lambda ctx: ctx.sleep(40 * 24 * 3600), "the task expires before the end"),
     (lambda ctx: ctx.sleep_until(datetime(2026, 1, 1)), "a datetime with a time zone"),  # noqa: DTZ001
-    (twice(lambda ctx: ctx.step("ask", asyncio.Event().wait)), "tell them apart by `key=…`"),
-    (twice(lambda ctx: ctx.ask("Day?")), "tell them apart by `id=…`"),
+    (lambda ctx: ctx.gather(*(ctx.step("a", asyncio.Event().wait) for _ in "ab")), "by `key=…`"),
+    (lambda ctx: ctx.gather(*(ctx.ask("Day?") for _ in "ab")), "tell them apart by `id=…`"),
     (lambda ctx: ctx.ask("?", id="a#2"), "takes as `id` a text without '#'"),
     (lambda ctx: ctx.ask("?", id=3), "takes as `id` a text without '#'"),  # type: ignore[arg-type]
     (lambda ctx: ctx.ask("?", timeout_s=-1), "takes as `timeout_s` seconds"),
@@ -778,8 +769,8 @@ WRONG: list[tuple[Callable[[TaskContext], Any], str]] = [
     (lambda ctx: ctx.poll("look", lambda: None, timeout_s=10**9), "the task expires before"),
     (lambda ctx: ctx.callback("x", key="k" * 300), r"ctx\.callback takes a text as its key, of 0"),
     (lambda ctx: ctx.gather([ctx.sleep(1)]), r"got a list: write `await ctx\.gather\(\*work\)`"),  # type: ignore[arg-type]
-    (lambda ctx: ctx.gather(uncalled), r"function: write `await ctx\.gather\(fetch\(…\)\)`"),  # type: ignore[arg-type]
-    (lambda ctx: ctx.run_sync(uncalled), r"got uncalled, which is async: .* `await func\(1\)`"),
+    (lambda ctx: ctx.gather(asyncio.sleep), r"function: write `await ctx\.gather\(fetch\(…\)\)`"),  # type: ignore[arg-type]
+    (lambda ctx: ctx.run_sync(asyncio.sleep), r"got sleep, which is async: .* `await func\(1\)`"),  # type: ignore[arg-type]
     (lambda ctx: ctx.run_sync(sum([1, 2])), r"got 3: `await ctx\.run_sync\(func, 1\)`, not `func"),  # type: ignore[arg-type]
 ]
 
