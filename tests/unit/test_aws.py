@@ -13,13 +13,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from botocore.exceptions import (
-    ClientError,
-    ConnectTimeoutError,
-    EndpointConnectionError,
-    ParamValidationError,
-    ReadTimeoutError,
-)
+from botocore import exceptions
 
 from a2a_serverless import aws
 from a2a_serverless.errors import ConditionFailedError, ConfigurationError, UnavailableError
@@ -27,14 +21,14 @@ from tests.support.clocks import ManualClock
 
 
 def error(code: str, *, status: int = 400, reasons: Any = None) -> Any:
-    """A ClientError as botocore raises it."""
+    """A exceptions.ClientError as botocore raises it."""
     response: Any = {
         "Error": {"Code": code, "Message": code},
         "ResponseMetadata": {"HTTPStatusCode": status},
     }
     if reasons is not None:
         response["CancellationReasons"] = reasons
-    return ClientError(response, "Operation")
+    return exceptions.ClientError(response, "Operation")
 
 
 def cancelled(*codes: str) -> Any:
@@ -62,10 +56,10 @@ def cancelled(*codes: str) -> Any:
         (error("RequestLimitExceeded"), "repeat"),
         (error("Whatever", status=503), "repeat"),
         (error("AccessDeniedException"), "fatal"),
-        (ReadTimeoutError(endpoint_url="http://x"), "repeat"),
-        (ConnectTimeoutError(endpoint_url="http://x"), "repeat"),
-        (EndpointConnectionError(endpoint_url="http://x"), "repeat"),
-        (ParamValidationError(report="x"), "fatal"),
+        (exceptions.ReadTimeoutError(endpoint_url="http://x"), "repeat"),
+        (exceptions.ConnectTimeoutError(endpoint_url="http://x"), "repeat"),
+        (exceptions.EndpointConnectionError(endpoint_url="http://x"), "repeat"),
+        (exceptions.ParamValidationError(report="x"), "fatal"),
         (ValueError("x"), "fatal"),
     ],
 )

@@ -20,15 +20,7 @@ from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.sqlite import SqliteTable
 from a2a_serverless.storage.table import Table
 from a2a_serverless.tasks.head import Operation
-from a2a_serverless.wiring import (
-    INDEXES_OF_WORKER,
-    check_backends,
-    memory_backends,
-    open_backends,
-    open_storage,
-    open_table,
-    table_backends,
-)
+from a2a_serverless.wiring import INDEXES_OF_WORKER, check_backends, open_table
 from tests.support.messages import request
 from tests.support.workers import params_of
 
@@ -79,7 +71,7 @@ async def test_a_missing_backend_is_named(
     part: str, raised: Exception, told: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One sentence names what cannot be used; an outage keeps its own error."""
-    backends = memory_backends(Settings())
+    backends = wiring.memory_backends(Settings())
     owner, name = part.split(".")
     monkeypatch.setattr(getattr(backends, owner), name, mock.AsyncMock(side_effect=raised))
     with pytest.raises(ConfigurationError if told else type(raised), match=told):
@@ -91,17 +83,17 @@ async def test_a_missing_index_is_named() -> None:
     for missing in INDEXES:
         table = MemoryTable({name: index for name, index in INDEXES.items() if name != missing})
         with pytest.raises(ConfigurationError, match=f"no index {missing}"):
-            await check_backends(table_backends(Settings(), table), Settings())
+            await check_backends(wiring.table_backends(Settings(), table), Settings())
 
 
 async def test_a_worker_asks_for_its_own_indexes_alone() -> None:
     """A worker starts where it may read no index but its own, as with the role of fargate.yaml."""
     table = MemoryTable({name: INDEXES[name] for name in INDEXES_OF_WORKER})
-    await check_backends(table_backends(Settings(), table), Settings(), INDEXES_OF_WORKER)
+    await check_backends(wiring.table_backends(Settings(), table), Settings(), INDEXES_OF_WORKER)
 
 
 def test_settings_of_one_variable() -> None:
-    """A2A_SETTINGS has further settings; a value may have commas. Streams have bounds by default."""
+    """A2A_SETTINGS has further settings; a value may have commas. Streams have a default bound."""
     text = "A2A_FLUSH_MS=500, A2A_PUSH_ALLOWED_HOSTS=10.0.0.0/8, hooks.internal,A2A_TASK_COST=0.5"
     found = load_settings({"A2A_SETTINGS": text, "A2A_TTL_DAYS": "7"})
     assert (found.streams_per_caller, found.streams_in_all) == (50, 500)
@@ -195,8 +187,8 @@ def test_another_package_may_have_the_table(monkeypatch: pytest.MonkeyPatch) -> 
 async def test_a_file_has_storage_and_queues(tmp_path: Path) -> None:
     """What one process stores and sends, another one reads and receives."""
     settings = Settings(table=f"file:{tmp_path}/tasks.db", push_queue="push", worker_turns=2)
-    api, worker = open_backends(settings), open_backends(settings)
-    storage = open_storage(settings)
+    api, worker = wiring.open_backends(settings), wiring.open_backends(settings)
+    storage = wiring.open_storage(settings)
     await check_backends(worker, settings)
     head = (await api.storage.open_task("context", request())).head
     await api.operations.send(Operation.to_run(params_of(head)))

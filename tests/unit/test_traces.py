@@ -23,14 +23,7 @@ from a2a_serverless.errors import TaskNotFoundError, UnavailableError
 from a2a_serverless.http.app import create_app
 from a2a_serverless.observability import spans
 from a2a_serverless.observability.otel import _Pausing
-from a2a_serverless.observability.spans import (
-    _trace_id,
-    incoming,
-    loaded,
-    span,
-    stored,
-    trace_context,
-)
+from a2a_serverless.observability.spans import incoming, loaded, span, stored, trace_context
 from a2a_serverless.push.deliverer import Budget, Deliverer
 from a2a_serverless.push.function import PushStream
 from a2a_serverless.settings import Settings
@@ -458,7 +451,7 @@ def test_a_clients_trace_is_read_with_care(parent: str, state: str, read: dict[s
     assert lines == []
     state_sent, state_read = (it.get("tracestate", "").replace(", ", ",") for it in (sent, read))
     assert state_sent == state_read
-    assert (_trace_id(sent) == TRACE) is bool(read)
+    assert (spans._trace_id(sent) == TRACE) is bool(read)
     assert len(seen.take()) == 1
 
 
@@ -476,8 +469,8 @@ def test_without_spans_a_trace_is_only_carried() -> None:
             logger.info("of its own")
     assert trace_context() == {}
     assert stored() is None
-    assert _trace_id(begun) not in ("", TRACE)
-    assert [line["trace_id"] for line in lines] == [TRACE, _trace_id(begun)]
+    assert spans._trace_id(begun) not in ("", TRACE)
+    assert [line["trace_id"] for line in lines] == [TRACE, spans._trace_id(begun)]
 
 
 @pytest.mark.parametrize(

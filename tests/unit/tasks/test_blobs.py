@@ -19,17 +19,8 @@ from google.protobuf.message import Message as AnyMessage
 from google.protobuf.struct_pb2 import ListValue, Value
 
 from a2a_serverless.errors import InvalidArgumentError
-from a2a_serverless.tasks.blobs import (
-    SCHEME,
-    Blob,
-    BlobOwner,
-    ToStore,
-    blob_of,
-    comparable,
-    filled,
-    linked_blob,
-    offload,
-)
+from a2a_serverless.tasks import blobs
+from a2a_serverless.tasks.blobs import Blob, BlobOwner, blob_of, linked_blob, offload
 from a2a_serverless.tasks.entries import OFFLOAD_BYTES, contents_of
 from a2a_serverless.tasks.rules import content_digest
 from tests.support.present import present
@@ -64,7 +55,7 @@ def test_a_large_part_comes_back_as_it_was(part: Part) -> None:
     assert (offloaded.parts[0].text, blob_of(reference)) == ("small", stored.blob)
     assert reference.ByteSize() < 600
     assert isinstance(stored.content, bytes)
-    filled(reference, stored.blob, stored.content)
+    blobs.filled(reference, stored.blob, stored.content)
     assert reference == part
 
 
@@ -114,7 +105,7 @@ def test_a_part_knows_the_bytes_before_it() -> None:
 
 def test_bytes_before_a_part_have_room() -> None:
     """A reference behind any number of bytes that a message can name is read as one."""
-    huge = f"{SCHEME}:raw:{OWNER.prefix}{'a' * 64}.{'9' * 15}"
+    huge = f"{blobs.SCHEME}:raw:{OWNER.prefix}{'a' * 64}.{'9' * 15}"
     offloaded, _ = offload(message(*[Part(url=huge)] * 30, Part(raw=LARGE)), OWNER)
     assert all(blob_of(part) is not None for part in offloaded.parts)
 
@@ -136,7 +127,7 @@ def test_copies_of_a_message_have_one_digest() -> None:
     assert len({content_digest(each) for each in (sent, offloaded, linked, again)}) == 1
     assert content_digest(sent) != content_digest(message(Part(raw=LARGE, media_type="image/gif")))
     assert content_digest(sent) != content_digest(message(Part(raw=LARGE + b"y")))
-    assert comparable(message(Part(text="x"))) == message(Part(text="x"))
+    assert blobs.comparable(message(Part(text="x"))) == message(Part(text="x"))
 
 
 def test_a_link_names_its_blob_in_any_form() -> None:
@@ -153,7 +144,7 @@ def test_a_link_that_comes_back_becomes_a_reference() -> None:
     """One to the task's own file is that file, if it has it; one to another's is copied to it."""
     own, other = Blob.of(LARGE, OWNER), Blob.of(LARGE, OTHER_TASK)
     offloaded, stored = offload(message(Part(url=link_to(own))), OWNER)
-    assert (blob_of(offloaded.parts[0]), stored) == (own, [ToStore(own, own, "")])
+    assert (blob_of(offloaded.parts[0]), stored) == (own, [blobs.ToStore(own, own, "")])
     assert offload(offloaded, OWNER) == (offloaded, [])
     offloaded, (copying,) = offload(message(Part(url=link_to(other))), OWNER)
     assert (blob_of(offloaded.parts[0]), copying.blob, copying.content) == (own, own, other)

@@ -7,39 +7,16 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
-from a2a.types import TaskStatus
+from a2a.types import TaskState, TaskStatus
 
 from a2a_serverless.errors import TaskNotAcceptingMessagesError
-from a2a_serverless.tasks.attempts import (
-    CancelDecision,
-    DeadLetterDecision,
-    DeliveryDecision,
-    RefusalDecision,
-    RetryPolicy,
-    is_given_up,
-    on_cancel,
-    on_dead_letter,
-    on_delivery,
-    on_lost_claim,
-    on_refusal,
-    overdue_turn,
-    repeated_turn,
-    waits_behind,
-)
+from a2a_serverless.tasks import attempts
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.fold import Record, belonging_to
 from a2a_serverless.tasks.head import FORMAT, MAX_INLINE_BYTES, Head, Operation, OperationParams
 from a2a_serverless.tasks.pace import PART_BYTES, Pace, commit_units
 from a2a_serverless.tasks.rules import Commit, content_digest
-from tests.support.commits import (
-    AUTH_REQUIRED,
-    CANCELED,
-    COMPLETED,
-    INPUT_REQUIRED,
-    WORKING,
-    claim,
-    to,
-)
+from tests.support.commits import AUTH_REQUIRED, COMPLETED, INPUT_REQUIRED, WORKING, claim, to
 from tests.support.heads import with_fields
 from tests.support.messages import message
 from tests.unit.tasks.heads import asked, claimed, followed, moved, opened, stepped
@@ -49,12 +26,16 @@ PAUSED = moved(claimed(), INPUT_REQUIRED)
 SECOND_TURN = followed(PAUSED)
 WAITS_FOR_CREDENTIALS = moved(claimed(), AUTH_REQUIRED)
 FIRST = OperationParams.of(opened(), 1)
-RETRY = RetryPolicy(max_attempts=2)
+RETRY = attempts.RetryPolicy(max_attempts=2)
 TWICE = claimed(claimed(), "B")
 """A turn whose attempts are used up."""
 OVER = [None, opened("j"), ENDED]
 """What is there of a task that is gone, whose id another one has, or that has ended."""
-STOPS, FENCED, REBASE = RefusalDecision.OVER, RefusalDecision.FENCED, RefusalDecision.REBASE
+STOPS, FENCED, REBASE = (
+    attempts.RefusalDecision.OVER,
+    attempts.RefusalDecision.FENCED,
+    attempts.RefusalDecision.REBASE,
+)
 LATE = 10**15
 
 
@@ -72,11 +53,11 @@ LATE = 10**15
 )
 def test_what_a_refused_writer_does(head: Head | None, token: str | None, wanted: object) -> None:
     """It stops where task or turn is over or another's, and else writes or claims again."""
-    assert on_refusal(head, FIRST, token=token) is wanted
+    assert attempts.on_refusal(head, FIRST, token=token) is wanted
     if head in (*OVER, PAUSED):
-        assert on_lost_claim(head, FIRST, RETRY) is STOPS
-    assert on_lost_claim(claimed(token="B"), FIRST, RETRY) is REBASE
-    assert on_lost_claim(TWICE, FIRST, RETRY) is FENCED
+        assert attempts.on_lost_claim(head, FIRST, RETRY) is STOPS
+    assert attempts.on_lost_claim(claimed(token="B"), FIRST, RETRY) is REBASE
+    assert attempts.on_lost_claim(TWICE, FIRST, RETRY) is FENCED
 
 
 def test_which_deliveries_start_claim_and_go_on() -> None:
@@ -84,13 +65,13 @@ def test_which_deliveries_start_claim_and_go_on() -> None:
     for copy, receives in ((0, 1), (0, 2), (1, 1)):
         sent = Operation(operation="run", params=OperationParams.of(opened(), 1, copy))
         is_first = (copy, receives) == (0, 1)
-        wanted = DeliveryDecision.START if is_first else DeliveryDecision.CLAIM
-        assert on_delivery(opened(), sent, receives=receives) is wanted
+        wanted = attempts.DeliveryDecision.START if is_first else attempts.DeliveryDecision.CLAIM
+        assert attempts.on_delivery(opened(), sent, receives=receives) is wanted
     queued = followed(WAITS_FOR_CREDENTIALS)
     later = OperationParams.of(queued, queued.next_turn)
     run, cancel = Operation.to_run(later), Operation(operation="cancel", params=later)
     asked_of = ((queued, run), (queued, cancel), (queued, Operation.to_run(FIRST)), (ENDED, run))
-    assert [waits_behind(*each) for each in asked_of] == [True, False, False, False]
+    assert [attempts.waits_behind(*each) for each in asked_of] == [True, False, False, False]
     owned = claimed()
     assert stepped(owned, claim("A")) == replace(owned, version=owned.version + 1)
 
@@ -98,19 +79,21 @@ def test_which_deliveries_start_claim_and_go_on() -> None:
 @pytest.mark.parametrize(
     ("head", "by_run", "by_cancel"),
     [
-        (opened(), CancelDecision.ALONE, CancelDecision.WAITING),
-        (claimed(), CancelDecision.CLAIMED, CancelDecision.CLAIMED),
-        (SECOND_TURN, CancelDecision.WAITING, CancelDecision.WAITING),
-        (PAUSED, CancelDecision.PAUSED, CancelDecision.PAUSED),
+        (opened(), attempts.CancelDecision.ALONE, attempts.CancelDecision.WAITING),
+        (claimed(), attempts.CancelDecision.CLAIMED, attempts.CancelDecision.CLAIMED),
+        (SECOND_TURN, attempts.CancelDecision.WAITING, attempts.CancelDecision.WAITING),
+        (PAUSED, attempts.CancelDecision.PAUSED, attempts.CancelDecision.PAUSED),
     ],
     ids=["no agent has seen it", "an attempt has it", "a later turn waits", "paused"],
 )
-def test_how_it_is_canceled(head: Head, by_run: CancelDecision, by_cancel: CancelDecision) -> None:
+def test_how_it_is_canceled(
+    head: Head, by_run: attempts.CancelDecision, by_cancel: attempts.CancelDecision
+) -> None:
     """The agent is told of what it knows; a cancel operation tells it in any case."""
     kind: Literal["run", "cancel"]
     for kind, wanted in (("run", by_run), ("cancel", by_cancel)):
         params = OperationParams.of(head, head.turn.number)
-        assert on_cancel(head, Operation(operation=kind, params=params)) is wanted
+        assert attempts.on_cancel(head, Operation(operation=kind, params=params)) is wanted
 
 
 @pytest.mark.parametrize(
@@ -126,14 +109,14 @@ def test_how_it_is_canceled(head: Head, by_run: CancelDecision, by_cancel: Cance
 )
 def test_what_is_done_with_a_turn_nobody_claims(head: Head, copy: Any, *, is_over: bool) -> None:
     """A repeated message sends its newest copy; at last it is given up, unless a worker had it."""
-    found = repeated_turn(head, 1)
+    found = attempts.repeated_turn(head, 1)
     assert copy == (None if found is None else (found.turn, found.copy_number))
-    assert repeated_turn(None, 1) is None
-    assert is_given_up(head, opened_at=5, now_ms=3_600_005, give_up_s=3600) is is_over
-    assert not is_given_up(head, opened_at=5, now_ms=3_600_004, give_up_s=3600)
-    assert not is_given_up(head, opened_at=None, now_ms=LATE, give_up_s=3600)
+    assert attempts.repeated_turn(None, 1) is None
+    assert attempts.is_given_up(head, opened_at=5, now_ms=3_600_005, give_up_s=3600) is is_over
+    assert not attempts.is_given_up(head, opened_at=5, now_ms=3_600_004, give_up_s=3600)
+    assert not attempts.is_given_up(head, opened_at=None, now_ms=LATE, give_up_s=3600)
     if head.state != COMPLETED:
-        assert overdue_turn(asked(head), now_ms=LATE) is None
+        assert attempts.overdue_turn(asked(head), now_ms=LATE) is None
 
 
 def test_what_a_newer_release_has_sent_is_left_to_it() -> None:
@@ -141,11 +124,14 @@ def test_what_a_newer_release_has_sent_is_left_to_it() -> None:
     newer = Operation(operation="archive", params=FIRST)
     run = Operation(operation="run", params=FIRST)
     for head in (opened(), claimed(), PAUSED, asked(claimed()), ENDED):
-        assert on_delivery(head, newer, receives=1) is DeliveryDecision.GIVE_BACK
+        assert attempts.on_delivery(head, newer, receives=1) is attempts.DeliveryDecision.GIVE_BACK
     for head in (opened(), claimed()):
         left = replace(head, needs=FORMAT + 1)
         for at, letter in ((head, newer), (left, run)):
-            assert on_dead_letter(at, letter, retry=RETRY) is DeadLetterDecision.LEAVE
+            assert (
+                attempts.on_dead_letter(at, letter, retry=RETRY)
+                is attempts.DeadLetterDecision.LEAVE
+            )
 
 
 def test_one_message_waits_behind_an_attempt_that_waits_for_credentials() -> None:
@@ -157,7 +143,7 @@ def test_one_message_waits_behind_an_attempt_that_waits_for_credentials() -> Non
     ended = stepped(queued, Commit(token="A", ends_turn=True))
     assert (ended.turn.number, ended.turn.base) == (queued.version, ended.version)
     assert (ended.next_turn, ended.turn.is_open, ended.turn.token) == (0, True, None)
-    dropped = stepped(queued, to(CANCELED))
+    dropped = stepped(queued, to(TaskState.TASK_STATE_CANCELED))
     assert (dropped.turn.is_open, dropped.next_turn, dropped.due_at) == (False, 0, None)
 
 
@@ -202,9 +188,9 @@ def test_which_commits_are_the_log(read: list[int], highest: int, belong: list[i
 def test_the_wait_doubles_up_to_its_cap(n: int, most_s: float) -> None:
     """Attempt n waits for any part of base * 2 ** (n - 1) seconds, or of the cap at most."""
     for share in (0, 0.25, 1):
-        policy = RetryPolicy(base_s=2, cap_s=200, jitter=lambda: share)  # noqa: B023
+        policy = attempts.RetryPolicy(base_s=2, cap_s=200, jitter=lambda: share)  # noqa: B023
         assert policy.delay_s(n) == share * most_s
-    assert 0 <= RetryPolicy(base_s=4).delay_s(1) <= 4
+    assert 0 <= attempts.RetryPolicy(base_s=4).delay_s(1) <= 4
 
 
 @pytest.mark.parametrize("seed", range(20))

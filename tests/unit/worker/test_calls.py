@@ -12,16 +12,11 @@ from typing import Any
 import httpx
 import pytest
 from a2a.helpers import new_task_from_user_message
+from a2a.server import tasks as sdk
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
 from a2a.server.request_handlers import DefaultRequestHandler
 from a2a.server.routes import create_jsonrpc_routes
-from a2a.server.tasks import (
-    BasePushNotificationSender,
-    InMemoryPushNotificationConfigStore,
-    InMemoryTaskStore,
-    TaskUpdater,
-)
 from a2a.types import AgentCard, Part
 from google.protobuf.json_format import MessageToJson
 from starlette.applications import Starlette
@@ -584,7 +579,7 @@ class Reader(AgentExecutor):
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         assert context.message is not None
-        task = TaskUpdater(event_queue, context.task_id or "", context.context_id or "")
+        task = sdk.TaskUpdater(event_queue, context.task_id or "", context.context_id or "")
         self.said.append(context.get_user_input())
         if context.current_task is None:
             await event_queue.enqueue_event(new_task_from_user_message(context.message))
@@ -744,14 +739,14 @@ def clerk(mail: list[httpx.Request]) -> Iterator[Peer]:
 
     @asynccontextmanager
     async def pushing(executor: AgentExecutor) -> AsyncIterator[ASGIApp]:
-        store = InMemoryPushNotificationConfigStore()
+        store = sdk.InMemoryPushNotificationConfigStore()
         async with httpx.AsyncClient(transport=httpx.MockTransport(kept)) as client:
             handler = DefaultRequestHandler(
                 executor,
-                InMemoryTaskStore(),
+                sdk.InMemoryTaskStore(),
                 PUSHING,
                 push_config_store=store,
-                push_sender=BasePushNotificationSender(client, store),
+                push_sender=sdk.BasePushNotificationSender(client, store),
             )
             yield Starlette(routes=create_jsonrpc_routes(handler, "/"))
             await handler.aclose()

@@ -24,15 +24,9 @@ from a2a_serverless.errors import InvalidAgentEventError
 from a2a_serverless.storage.activity import process_name
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.head import AttemptEnd
+from a2a_serverless.worker import failures
 from a2a_serverless.worker.delivery import RELEASE_S
-from a2a_serverless.worker.failures import (
-    MOST_OF_ERROR,
-    MOST_PLACE,
-    AgentFailedError,
-    DeadlineError,
-    raised_at,
-    text_of,
-)
+from a2a_serverless.worker.failures import AgentFailedError, raised_at, text_of
 from a2a_serverless.worker.loops import contained, prepare_loop, run_to_end
 from tests.support.clocks import ManualClock
 from tests.support.memory import items_of
@@ -148,7 +142,7 @@ def test_without_a_line_of_the_authors_it_is_the_librarys() -> None:
         json.loads("{")
     error.__cause__ = raised.value.with_traceback(present(raised.tb.tb_next))
     assert re.fullmatch(r"json/decoder\.py, line \d+, in raw_decode", raised_at(error))
-    assert raised_at(DeadlineError()) == ""
+    assert raised_at(failures.DeadlineError()) == ""
 
 
 def test_a_text_with_half_a_character_is_stored_without_it() -> None:
@@ -163,13 +157,13 @@ def test_a_text_with_half_a_character_is_stored_without_it() -> None:
 async def test_place_and_text_are_bounded_together() -> None:
     """A megabyte of text, and a path that is long: its end stays."""
     found = await end_of(raising(ValueError("ü" * 1_000_000)), keep_error_texts=True)
-    assert len(found.place.encode()) + len(found.message.encode()) <= MOST_OF_ERROR
+    assert len(found.place.encode()) + len(found.message.encode()) <= failures.MOST_OF_ERROR
     assert len(found.message) > 30
     assert set(found.message) == {"ü"}
     far = "/nowhere/" + "ä/" * 100 + "agent.py, line 7"
     shown = raised_at(InvalidAgentEventError(place=far))
     assert shown.endswith("ä/agent.py, line 7")
-    assert len(shown.encode()) <= MOST_PLACE
+    assert len(shown.encode()) <= failures.MOST_PLACE
 
 
 @pytest.mark.parametrize("keeps", [False, True])

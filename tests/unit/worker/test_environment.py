@@ -19,13 +19,8 @@ from botocore.session import Session
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.settings import Settings
-from a2a_serverless.worker.agents import (
-    RESERVED,
-    check,
-    deployed_agent,
-    load_agent,
-    take_environment,
-)
+from a2a_serverless.worker import agents
+from a2a_serverless.worker.agents import check, deployed_agent, load_agent, take_environment
 from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless_tools.local import dotenv
 from tests.support import pages
@@ -136,7 +131,7 @@ def test_what_the_runtimes_libraries_read_is_not_the_agents() -> None:
 def test_the_page_has_the_names_that_are_refused() -> None:
     """The page `model-key` lists them all."""
     listed = pages.section("Names that are refused").partition("\n\n`HOME`")[0]
-    assert set(re.findall("`(.+?)`", listed)) == set(RESERVED)
+    assert set(re.findall("`(.+?)`", listed)) == set(agents.RESERVED)
 
 
 def is_refused(name: str) -> bool:

@@ -17,15 +17,9 @@ from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 
 from a2a_serverless import steps
+from a2a_serverless.steps import TurnParked
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.worker import (
-    RetryLater,
-    StepError,
-    TaskContext,
-    TurnParked,
-    WaitTimeoutError,
-    Worker,
-)
+from a2a_serverless.worker import RetryLater, StepError, TaskContext, WaitTimeoutError, Worker
 from a2a_serverless.worker.turn import BUSY_S
 from a2a_serverless_tools.testing import AgentBench, Run, step
 from a2a_serverless_tools.testing.run import When

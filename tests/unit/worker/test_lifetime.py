@@ -32,19 +32,11 @@ from a2a_serverless.worker import heartbeat as heartbeats
 from a2a_serverless.worker.heartbeat import Heartbeat
 from a2a_serverless.worker.lease import LOST_AFTER, RENEW_AFTER, RETRY_AFTER, HeadPoller, Lease
 from a2a_serverless.worker.turn import ActiveTurn
+from a2a_serverless_tools.testing.process import _InlineHeartbeat
 from tests.support.memory import items_of
 from tests.support.observed import counted
 from tests.support.queues import is_empty
-from tests.support.workers import (
-    Agent,
-    PacedClock,
-    S,
-    _InlineHeartbeat,
-    chunk,
-    complete,
-    lease_of,
-    params_of,
-)
+from tests.support.workers import Agent, PacedClock, S, chunk, complete, lease_of, params_of
 from tests.unit.tasks.heads import asked, opened
 from tests.unit.worker.stand import Log, Patch, Polls, Stand, actions, ask, lines, sent
 

@@ -24,14 +24,8 @@ from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 from a2a.types import TaskPushNotificationConfig
 
-from a2a_serverless.errors import (
-    A2AServerlessError,
-    ConcurrencyError,
-    ConditionFailedError,
-    RepeatedKeyError,
-    TaskTerminalStateError,
-    UnavailableError,
-)
+from a2a_serverless import errors
+from a2a_serverless.errors import A2AServerlessError, UnavailableError
 from a2a_serverless.queues.fifo import EventRecord
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
@@ -377,7 +371,7 @@ class LateTable(LaggingTable):
         await asyncio.sleep(self._chance.uniform(0, LATEST_S))
         try:
             await super().write(*writes, **options)
-        except ConditionFailedError:
+        except errors.ConditionFailedError:
             self.met["applied late, and refused"] += 1
         else:
             self.met["applied late, and stored"] += 1
@@ -450,7 +444,7 @@ class Storm(House):
             if found.turn.number > 1:  # an earlier try was stored, and not answered
                 return found
             if found.state != S.TASK_STATE_INPUT_REQUIRED:
-                raise ConcurrencyError
+                raise errors.ConcurrencyError
             return await self.storage.commit(found, commit)
 
         found = await self._until_answered(answered)
@@ -461,9 +455,9 @@ class Storm(House):
         while True:
             try:
                 return await call()
-            except (UnavailableError, ConcurrencyError):
+            except (UnavailableError, errors.ConcurrencyError):
                 await self.clock.sleep(self.chance.uniform(0.5, 5))
-            except (RepeatedKeyError, TaskTerminalStateError):
+            except (errors.RepeatedKeyError, errors.TaskTerminalStateError):
                 return None
 
     # -- what has to hold ------------------------------------------------------------------------

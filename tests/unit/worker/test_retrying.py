@@ -20,12 +20,8 @@ from a2a_serverless.queues.fifo import send_copy
 from a2a_serverless.steps import sleep
 from a2a_serverless.storage.deletion import count_data, delete_data, delete_task
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.tasks.attempts import (
-    MOST_INTERRUPTIONS,
-    MOST_STARTS,
-    RetryPolicy,
-    after_passing,
-)
+from a2a_serverless.tasks import attempts
+from a2a_serverless.tasks.attempts import MOST_STARTS, RetryPolicy, after_passing
 from a2a_serverless.tasks.entries import Caller, StatusChanged
 from a2a_serverless.tasks.head import LOST, AttemptEnd, Head, Operation, Uncounted
 from a2a_serverless.tasks.rules import Commit
@@ -34,16 +30,7 @@ from a2a_serverless_tools.contract import Storage
 from tests.support.messages import request, said
 from tests.support.present import present
 from tests.support.workers import Agent, Execute, S, chunk, complete, params_of, status
-from tests.unit.worker.stand import (
-    Log,
-    Patch,
-    Stand,
-    actions,
-    beside,
-    lines,
-    run,
-    sent,
-)
+from tests.unit.worker.stand import Log, Patch, Stand, actions, beside, lines, run, sent
 
 
 async def returning(context: RequestContext, queue: EventQueue) -> None:
@@ -547,12 +534,12 @@ async def test_interruptions_are_bounded(caplog: Log) -> None:
 
     stand = await sent(Agent(begin))
     stand.queue._max_receives = 100  # its deliveries do not run out before its attempts
-    attempts = list[int]()
+    tried = list[int]()
     for _ in range(40):
         head = await stand.head()
         if head.is_terminal:
             break
-        attempts.append(head.turn.attempts)
+        tried.append(head.turn.attempts)
         worker = asyncio.create_task(stand.bench.adapter.serve(concurrency=1))
         await stand.clock.pass_time(0.5)
         stand.queue.is_closed = True
@@ -560,8 +547,8 @@ async def test_interruptions_are_bounded(caplog: Log) -> None:
         await asyncio.wait([worker])
         stand.queue.is_closed = False
     assert await stand.state() == S.TASK_STATE_FAILED
-    assert len(stand.agent.started) == MOST_INTERRUPTIONS + 3
-    assert attempts == [0] * (MOST_INTERRUPTIONS + 1) + [1, 2, 3]
+    assert len(stand.agent.started) == attempts.MOST_INTERRUPTIONS + 3
+    assert tried == [0] * (attempts.MOST_INTERRUPTIONS + 1) + [1, 2, 3]
     told = [line["interruptions"] for line in lines(caplog, "interrupted_often")]
     assert told == [21, 22, 23]
 
