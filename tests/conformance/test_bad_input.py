@@ -92,6 +92,8 @@ CASES = {
     "the agent's role": invalid({"message": message(role="ROLE_AGENT")}),
     "an unknown role": invalid({"message": message(role="ROLE_KING")}),
     "a role by an unknown number": invalid({"message": message(role=9)}),
+    "a role by true": invalid({"message": message(role=True)}),
+    "a role that is a list": invalid({"message": message(role=["ROLE_USER"])}),
     "an unknown state": invalid({"status": "TASK_STATE_RUNNING"}, "ListTasks"),
     "a state in another case": invalid({"status": "task_state_working"}, "ListTasks"),
     "a field of another type": invalid({"message": message(parts="text")}),

@@ -634,6 +634,19 @@ async def test_a_state_that_is_replaced_leaves_no_blob(
     assert await blobs.get(last) is not None
 
 
+async def test_a_state_that_is_refused_leaves_no_blob(
+    storage: DurableStorage, blobs: Blobs, puts: list[Blob]
+) -> None:
+    """Another turn has stored one since this one was loaded: no item names the later one's blob."""
+    write = context_write(TEXT, (await storage.contexts.find("ctx")).version, has_blobs=True)
+    await replaced(storage, "short")
+    head = await begun(storage, Part(text="hi"))
+    with pytest.raises(ConcurrencyError):
+        await storage.commit(head, Commit(context_write=write))
+    assert len(puts) == 1
+    assert await blobs.get(puts[0]) is None
+
+
 async def test_a_deleted_context_leaves_no_blob(storage: DurableStorage, blobs: Blobs) -> None:
     """Nor does that of another caller with the same contextId go."""
     other = storage.for_scope(new_scope())

@@ -33,10 +33,11 @@ async def call(client: httpx.AsyncClient, method: str, params: Any) -> Any:
     ("message", "configuration"),
     [
         ({**KINDS, "parts": PARTS}, "pushNotificationConfig"),
+        ({**KINDS, "parts": [{"text": "go"}]}, ""),
         ({**KINDS, "role": "ROLE_USER", "parts": PARTS}, "pushNotification"),
         ({"messageId": "m-1", "role": "ROLE_USER", "content": [{"text": "go"}]}, ""),
     ],
-    ids=["kinds", "role of 1.0", "content"],
+    ids=["kinds", "no kinds", "role of 1.0", "content"],
 )
 async def test_a_message_has_parts_or_content(
     client: httpx.AsyncClient, worker: ScriptedWorker, message: Any, configuration: str

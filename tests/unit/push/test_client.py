@@ -75,6 +75,18 @@ async def test_addresses_are_connected_to(url: str, connected: list[tuple[str, i
     assert network.asked == connected
 
 
+async def test_a_name_without_an_address_is_tried_again() -> None:
+    """Its outcome says so in our own words."""
+
+    async def resolve(*_: object) -> Sequence[str]:
+        raise OSError
+
+    client = PushClient(NOBODY, resolve=resolve, network=RecordingNetwork(), tls=TLS)
+    outcome = await post(client, "https://example.com/")
+    assert outcome.meaning == "again"
+    assert outcome.reason.endswith("must have a host that is known, at public addresses only.")
+
+
 async def test_a_few_addresses_are_tried() -> None:
     """A name with very many addresses does not keep the function busy."""
 
