@@ -532,6 +532,8 @@ HEADS: Final[Mapping[str, tuple[_Typed, tuple[str, ...]]]] = {
     "a text for a number": ({"next_turn": {"S": "1"}}, ()),
     "a broken number": ({"due_at": {"N": "1.5"}}, ()),
     "no JSON": ({"cancel": {"S": "{"}}, ()),
+    "usage that is no list": ({"usage": {"S": "{}"}}, ()),
+    "usage without numbers": ({"usage": {"S": '[["model", "1"]]'}}, ()),
     "another type": ({"turn": ODD}, ()),
 }
 """What is written to HEAD, and the attributes that are taken away."""
@@ -603,6 +605,24 @@ async def test_what_no_json_can_show_is_left_out_of_its_task(world: World, entry
             shown = {task["id"]: task for task in listed.result["tasks"]}
             assert set(shown) == set(PLACES)
             assert shown["ended"]["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
+async def test_a_damaged_copy_in_a_head_is_that_of_the_log(world: World) -> None:
+    """A list reads the log of such a task, and what is written next leaves the copy away."""
+    paused = S.TASK_STATE_AUTH_REQUIRED
+    entries = (StatusChanged(TaskStatus(state=paused)), MetadataMerged(numbers(a=1)))
+    head = await world.storage.commit(world.heads["claimed"], Commit(entries=entries, token="t"))
+    world.set_head(head, {name: {"B": b"\xff"} for name in ("status", "metadata")})
+    query = ListTasksQuery(history_length=0, include_artifacts=False)
+    listed = {task.id: task for task in (await list_tasks(world.storage, query)).tasks}
+    assert (set(listed), listed["claimed"].status.state) == (set(PLACES), paused)
+    async with world.http(REST) as agent:
+        assert is_answer(await agent.send("here", taskId="claimed", configuration=IMMEDIATELY))
+    merge = Commit(entries=(MetadataMerged(numbers(b=2)),), token="t")
+    head = await world.storage.commit(await world.newest("claimed"), merge)
+    assert (head.status, head.metadata) == (None, None)
+    task = present(await world.storage.load_task("claimed", 0, include_artifacts=False))
+    assert (task.status.state, dict(task.metadata)) == (paused, {"a": 1, "b": 2})
 
 
 @pytest.mark.parametrize("is_newer", [False, True], ids=["damaged", "newer"])
