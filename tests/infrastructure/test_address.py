@@ -204,46 +204,30 @@ def test_what_cannot_work_is_refused(document: Json, chosen: Json, words: list[s
     assert refused(document, **chosen) == words
 
 
-OF_ACCOUNT = "eu-central-1:123456789012"
-HOST = "https://a.example.com"
-
-
-ARN = f"arn:aws:kms:{OF_ACCOUNT}"
+OF_ACCOUNT, IAM = "eu-central-1:123456789012", "arn:aws:iam::123456789012"
+HOST, ARN = "https://a.example.com", f"arn:aws:kms:{OF_ACCOUNT}"
+NO_URLS = [f"{HOST}/", f"{HOST}/one/", "http://a.example.com", f"{HOST}?a=1", f"{HOST}/a#1"]
+KEYS = [f"{ARN}:key/0a1b-2c", "arn:aws-cn:kms:cn-north-1:123456789012:key/mrk-0a"]
+NO_KEYS = [f"{ARN}:alias/mine", "alias/mine", "0a1b-2c", f"{ARN}:key/"]
+"""A policy that names an alias allows nothing."""
+VARIABLES = ["A=1,B=2", '{"A": "b, c"}', '{\n"A": "b"\n}', " A = 1 "]
+ACL, GLOBAL = f"{OF_ACCOUNT}:regional/webacl/a/1", "us-east-1:123456789012:global/webacl/a/1"
 TAKEN = [
     # a parameter, values that it takes, and values that it does not
     (
         "CertificateArn",
-        [f"arn:aws:acm:{OF_ACCOUNT}:certificate/1-2"],
-        ["arn:aws:iam::123456789012:server-certificate/a"],
+        [f"arn:aws:acm:{OF_ACCOUNT}:certificate/1"],
+        [f"{IAM}:server-certificate/a"],
     ),
-    (
-        "WebAclArn",
-        [f"arn:aws:wafv2:{OF_ACCOUNT}:regional/webacl/acl/1-2"],
-        ["arn:aws:wafv2:us-east-1:123456789012:global/webacl/acl/1-2"],
-    ),
+    ("WebAclArn", [f"arn:aws:wafv2:{ACL}"], [f"arn:aws:wafv2:{GLOBAL}"]),
     ("HostedZoneId", ["Z0123"], ["/hostedzone/Z0123"]),
     ("VpcEndpointIds", ["vpce-0a1b,vpce-2c"], ["vpce-0a1b, vpce-2c"]),
-    (
-        "PermissionsBoundaryArn",
-        ["arn:aws:iam::123456789012:policy/team/bounds"],
-        ["arn:aws:iam::123456789012:role/bounds"],
-    ),
+    ("PermissionsBoundaryArn", [f"{IAM}:policy/team/bounds"], [f"{IAM}:role/bounds"]),
     ("DomainName", ["agent.example.com"], [HOST, "*.example.com", "agent.example.com."]),
-    (
-        "PublicUrl",
-        [HOST, f"{HOST}:8443/agents/one"],
-        [f"{HOST}/", f"{HOST}/one/", "http://a.example.com", f"{HOST}?a=1", f"{HOST}/a#1"],
-    ),
-    (  # a policy that names an alias allows nothing
-        "KmsKeyArn",
-        [f"{ARN}:key/0a1b-2c", "arn:aws-cn:kms:cn-north-1:123456789012:key/mrk-0a"],
-        [f"{ARN}:alias/mine", "alias/mine", "0a1b-2c", f"{ARN}:key/"],
-    ),
-    (  # of JSON without escapes `sam deploy` passes on the beginning
-        "AgentEnvironment",
-        ["A=1,B=2", '{"A": "b, c"}', '{\n"A": "b"\n}', " A = 1 "],
-        ["{", ' {"A":'],
-    ),
+    ("PublicUrl", [HOST, f"{HOST}:8443/agents/one"], NO_URLS),
+    ("KmsKeyArn", KEYS, NO_KEYS),
+    # of JSON without escapes `sam deploy` passes on the beginning
+    ("AgentEnvironment", VARIABLES, ["{", ' {"A":']),
     ("Release", ["0.2.0", "2026-11-27_2+hotfix"], ["a b", "a,b", "${AWS::Region}", "ä"]),
     ("WarmWriteUnits", ["4000", "40000"], ["1", "3999", "40001", "4000.5"]),
 ]

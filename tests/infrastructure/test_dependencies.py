@@ -124,6 +124,7 @@ def bundled(project: Dependencies, folder: Path) -> list[str]:
     return sorted(path.name for path in target.glob("*/__init__.py") for path in [path.parent])
 
 
+MODEL, ELSEWHERE = "model==1.0 ; python_full_version", "framework; sys_platform != 'win32'"
 LOCKED = [
     # lines of requirements.in, texts that the lock has, modules that the function gets
     (
@@ -136,16 +137,8 @@ LOCKED = [
     (["older"], ["backport==1.0 ; python_full_version < '3.12'"], "older"),
     (["sdk"], [], "sdk"),
     (["sdk", "boto3>=1.44"], ["boto3==1.44.5", "botocore==1.44.5"], "boto3 botocore sdk"),
-    (
-        ["model", "later"],
-        ["model==1.0 ; python_full_version < '3.14'"],
-        "helper later model prices",
-    ),
-    (
-        ["model", "framework; sys_platform != 'win32'"],
-        ["model==1.0 ; python_full_version < '3.15'"],
-        "framework helper model prices",
-    ),
+    (["model", "later"], [f"{MODEL} < '3.14'"], "helper later model prices"),
+    (["model", ELSEWHERE], [f"{MODEL} < '3.15'"], "framework helper model prices"),
 ]
 
 

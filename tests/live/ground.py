@@ -89,14 +89,8 @@ class Ground:
             else {"ParameterKey": each, "UsePreviousValue": True}
             for each in self.stack.parameters
         ]
-        await self.account.call(
-            "cloudformation",
-            "update_stack",
-            StackName=name,
-            UsePreviousTemplate=True,
-            Capabilities=CAPABILITIES,
-            Parameters=given,
-        )
+        same = {"UsePreviousTemplate": True, "Capabilities": CAPABILITIES, "Parameters": given}
+        await self.account.call("cloudformation", "update_stack", StackName=name, **same)
         status = await rested(subject, name)
         require(status == "UPDATE_COMPLETE", f"the update ended as {status}: see its events")
         self.stack = await read_stack(self.account, name)
@@ -154,14 +148,9 @@ async def alone(subject: Subject, purpose: str, template: str, **parameters: str
 
     subject.made.note("stack", name, undo)
     try:
-        await account.call(
-            "cloudformation",
-            "create_stack",
-            StackName=name,
-            TemplateBody=template,
-            Parameters=[{"ParameterKey": k, "ParameterValue": v} for k, v in parameters.items()],
-            Capabilities=CAPABILITIES,
-        )
+        given = [{"ParameterKey": k, "ParameterValue": v} for k, v in parameters.items()]
+        made = {"TemplateBody": template, "Parameters": given, "Capabilities": CAPABILITIES}
+        await account.call("cloudformation", "create_stack", StackName=name, **made)
     except ERRORS as error:
         if is_denied(error):
             raise NotPossibleError("the credentials may not make a stack") from error

@@ -61,13 +61,8 @@ class DeletionJob:
         After the deletion has ended no message that was accepted before is stored, and nothing at
         all once every process has done what it does; a message that came after the end is accepted.
         """
-        return Game(
-            first=World(messages=self.messages, deaths=self.deaths, lapses=self.lapses),
-            steps=_steps,
-            wrong=_broken,
-            rests=_is_over,
-            stuck="a task is left for ever",
-        ).explore()
+        first = World(messages=self.messages, deaths=self.deaths, lapses=self.lapses)
+        return Game(first, _steps, _broken, _is_over, "a task is left for ever").explore()
 
 
 def _broken(world: World) -> str:

@@ -52,14 +52,9 @@ class Guard:
 def _guards() -> Iterator[Guard]:
     text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
     for name, row in tomllib.loads(text).items():
-        yield Guard(
-            name=name,
-            does=row.pop("does"),
-            world=row.pop("world"),
-            breaks=row.pop("breaks"),
-            shows=row.pop("shows", ()),
-            damages=[Damage(file, *texts) for file, texts in row.items()],
-        )
+        said = {key: row.pop(key) for key in ("does", "world", "breaks")}
+        shows, damages = row.pop("shows", ()), [Damage(file, *it) for file, it in row.items()]
+        yield Guard(name=name, **said, shows=shows, damages=damages)
 
 
 GUARDS = tuple(_guards())

@@ -398,14 +398,8 @@ def explored(stage: Callable[[], Stage[S]], replaced: Iterable[tuple[str, Any]])
             patches.enter_context(mock.patch(name, value))
         world = stage()
         patches.callback(world.programs.close)
-        return Game(
-            first=world.first(),
-            steps=world.steps,
-            wrong=world.broken,
-            rests=world.rests,
-            stuck=world.stuck,
-            shown=world.shown,
-        ).explore()
+        how = (world.steps, world.broken, world.rests, world.stuck, world.shown)
+        return Game(world.first(), *how).explore()
 
 
 @cache

@@ -62,7 +62,7 @@ def fields_of(words: str) -> dict[str, int | str]:
     return {name: value if value.isalpha() else int(value or 1) for name, _, value in given}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Game(Generic[S]):
     """A world to explore, and what it promises."""
 

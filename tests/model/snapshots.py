@@ -45,15 +45,11 @@ async def turn(desk: Desk, name: str, now_ms: int) -> Next | None:
     head = log.head
     opening = SendMessageRequest(message=Message(message_id=name, parts=[Part(text=name)]))
     made = Artifact(artifact_id=name, parts=[Part(text=name)])
+    ended = StatusChanged(TaskStatus(state=ASKS))
     commits = [
         Commit(entries=(TurnOpened(opening, Caller()),), commit_id=f"{name}.0"),
         Commit(entries=(ArtifactWritten(made),), token=name, claims=True, commit_id=f"{name}.1"),
-        Commit(
-            entries=(StatusChanged(TaskStatus(state=ASKS)),),
-            token=name,
-            ends_turn=True,
-            commit_id=f"{name}.2",
-        ),
+        Commit(entries=(ended,), token=name, ends_turn=True, commit_id=f"{name}.2"),
     ]
     with suppress(TaskNotFoundError, ConcurrencyError, FencedError):
         for commit in commits[head.turn.is_open :]:

@@ -151,14 +151,8 @@ class World:
     def open_task(self, inc: int) -> tuple[Seen, Stored]:
         """HEAD and first commit of an incarnation."""
         request = types.SendMessageRequest(message=_message(f"{inc}.1"))
-        new = NewTask(
-            scope="s",
-            task_id="t",
-            context_id="c",
-            incarnation=mark_of(inc),
-            request=request,
-            idempotency_key="k",
-        )
+        ids: dict[str, Any] = {"scope": "s", "task_id": "t", "context_id": "c"}
+        new = NewTask(**ids, incarnation=mark_of(inc), request=request, idempotency_key="k")
         step = open_task(new, now_ms=NOW_MS, timing=TIMING)
         return self._kept(step, "", "api")
 
@@ -254,13 +248,9 @@ class World:
         body = encode_entries(step.entries)
         key = (step.head.version, body, token, writer, step.ended)
         if key not in self._stored:
+            shared: dict[str, Any] = {"entries": step.entries, "at": 0, "ended": step.ended}
             record = Record(
-                version=step.head.version,
-                entries=step.entries,
-                token=token or None,
-                commit_id=writer,
-                at=0,
-                ended=step.ended,
+                version=step.head.version, token=token or None, commit_id=writer, **shared
             )
             self._stored[key] = Stored(record, body)
         return self.seen(step.head), self._stored[key]
@@ -350,14 +340,9 @@ class World:
         key = (head, stored)
         if key not in self._parts:
             record = stored.record
-            step = Step(
-                head=replace(head.head, version=record.version),
-                entries=record.entries,
-                token=record.token,
-                commit_id=record.commit_id,
-                at=0,
-                ended=record.ended,
-            )
+            names = ("entries", "token", "commit_id", "ended")
+            same: dict[str, Any] = {name: getattr(record, name) for name in names}
+            step = Step(head=replace(head.head, version=record.version), at=0, **same)
             half = max(1, -(-len(stored.body) // 2))
             with mock.patch.object(codec, "PART_BYTES", half):
                 self._parts[key] = tuple(event_items(step, stored.body))

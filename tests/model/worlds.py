@@ -34,15 +34,8 @@ def explore(scenario: Scenario) -> Report:
 
     workers, reader = (IDLE,) * scenario.workers, Reader() if scenario.budget.torn else None
     first = State(workers=workers, budget=scenario.budget, reader=reader)
-    game = Game(
-        first=first,
-        steps=steps,
-        wrong=attrgetter("wrong"),
-        rests=is_at_rest,
-        stuck="the task never comes to rest",
-        shown=lambda state: summary(state.head),
-    )
-    return game.explore()
+    wrong, stuck = attrgetter("wrong"), "the task never comes to rest"
+    return Game(first, steps, wrong, is_at_rest, stuck, lambda it: summary(it.head)).explore()
 
 
 def is_at_rest(state: State) -> bool:

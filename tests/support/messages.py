@@ -44,15 +44,15 @@ def storyteller(
     *extensions: str, inputs: tuple[str, ...] = ("text/plain",), pushes: bool = False
 ) -> types.AgentCard:
     """The card of an agent that tells one story, and streams it."""
+    own = [types.AgentExtension(uri=uri) for uri in extensions]
+    does = types.AgentCapabilities(
+        streaming=True, push_notifications=pushes or None, extensions=own
+    )
     return types.AgentCard(
         name="Storyteller",
         description="Tells one story.",
         version="1.0.0",
-        capabilities=types.AgentCapabilities(
-            streaming=True,
-            push_notifications=True if pushes else None,
-            extensions=[types.AgentExtension(uri=uri) for uri in extensions],
-        ),
+        capabilities=does,
         default_input_modes=inputs,
         default_output_modes=["text/plain"],
         skills=[types.AgentSkill(id="tell", name="Tell", description="A story.", tags=["story"])],
