@@ -59,9 +59,8 @@ class Deployment:
                     yield {**lambda_record(message), "eventSourceARN": arn}
 
     def _receive(self, queue: str) -> list[dict[str, Any]]:
-        answer = self.sqs.receive_message(
-            QueueUrl=queue, MaxNumberOfMessages=10, MessageSystemAttributeNames=["All"]
-        )
+        asked = {"MaxNumberOfMessages": 10, "MessageSystemAttributeNames": ["All"]}
+        answer = self.sqs.receive_message(QueueUrl=queue, **asked)
         messages: list[dict[str, Any]] = answer.get("Messages", [])
         return messages
 

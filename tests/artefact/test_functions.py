@@ -214,9 +214,8 @@ def test_the_stream_function_serves(deployment: Deployment, tmp_path: Path) -> N
     started_at = time.monotonic()
     log = tmp_path / "stream.log"
     with log.open("wb") as file:
-        process = subprocess.Popen(
-            [function.folder / function.handler], cwd="/", env=variables, stdout=file, stderr=file
-        )
+        program = [function.folder / function.handler]
+        process = subprocess.Popen(program, cwd="/", env=variables, stdout=file, stderr=file)
     try:
         url, key = f"http://127.0.0.1:{port}", {"X-API-Key": API_KEY}
         with httpx.Client(base_url=url, trust_env=False, headers=key, timeout=60) as http:

@@ -181,9 +181,8 @@ async def scheduled(deployment: Deployment, subject: Subject) -> None:
     wired = (events, subject.endpoint, subject.credential, role, json.dumps({"do": "say"}), daily)
     await asyncio.to_thread(page["schedule"], *wired)
     by_hand = json.dumps({"source": ["by-hand"]})
-    await deployment.account.call(
-        "events", "put_rule", Name="agent", ScheduleExpression=daily, EventPattern=by_hand
-    )
+    fired = {"ScheduleExpression": daily, "EventPattern": by_hand}
+    await deployment.account.call("events", "put_rule", Name="agent", **fired)
     event = {"Source": "by-hand", "DetailType": "now", "Detail": "{}"}
     contexts: list[str] = []
 

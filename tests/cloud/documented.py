@@ -125,9 +125,8 @@ async def whole(deployment: Deployment, subject: Subject) -> None:
     folder = deployment.door.folder / NEW
     await asyncio.to_thread(folder.mkdir)
     async with opened(deployment.emulator, deployment.build, folder, free_port()) as door:
-        other = Deployment(
-            emulator=deployment.emulator, door=door, build=deployment.build, name=NEW
-        )
+        built = deployment.build
+        other = Deployment(emulator=deployment.emulator, door=door, build=built, name=NEW)
         found = commands.blocks(pages.section("The whole table"))
         await shell(deployment, "\n".join(it for block in found for it in block))
         stack = await other.stack()

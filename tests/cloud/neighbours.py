@@ -105,9 +105,8 @@ async def of_each_kind(deployment: Deployment, subject: Subject) -> Figures:
             if other is None:
                 await build(built, live_agent=False, project=project)
                 parameters = {**PARAMETERS, "Conversations": "serial"}  # as adapters need it
-                other = await stack.enter_async_context(
-                    beside(deployment, "a2a-kinds", build=built, parameters=parameters)
-                )
+                own = beside(deployment, "a2a-kinds", build=built, parameters=parameters)
+                other = await stack.enter_async_context(own)
             else:
                 await _worker_of(project, built, other.build)
                 other.take(built)

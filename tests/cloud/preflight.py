@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -100,9 +101,7 @@ async def guided(deployment: Deployment, subject: Subject) -> None:
     command = [str(SAM), "deploy", "--guided", "--template-file", str(built)]
     command += ["--stack-name", name, "--resolve-s3"]
     asked = await asyncio.to_thread(_entered, command, folder, deployment.environment())
-    other = Deployment(
-        emulator=deployment.emulator, door=deployment.door, build=deployment.build, name=name
-    )
+    other = replace(deployment, name=name, made={})
     stack = await other.stack()
     other.made.update(stack.resources)
     parameters = sum(prompt.startswith("Parameter ") for prompt in asked)

@@ -142,9 +142,8 @@ async def _deployed(options: argparse.Namespace) -> AsyncIterator[Deployment]:
     async with AsyncExitStack() as ending:
         if not options.keep:
             ending.callback(shutil.rmtree, folder, ignore_errors=True)
-        emulator = await phase(
-            f"ministack {VERSION}", ending.enter_async_context(started(folder, ports[1], PYTHON))
-        )
+        starting = ending.enter_async_context(started(folder, ports[1], PYTHON))
+        emulator = await phase(f"ministack {VERSION}", starting)
         await phase("sam build", build(folder / "build", live_agent=True))
         built = folder / "build"
         door = await ending.enter_async_context(opened(emulator, built, folder, ports[0]))

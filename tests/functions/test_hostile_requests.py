@@ -505,9 +505,8 @@ def test_expressions() -> None:
 
     with simulated_aws() as provisioned:
         names = provisioned.environment().items()
-        settings = SETTINGS.model_copy(
-            update={name.removeprefix("A2A_").lower(): value for name, value in names}
-        )
+        update = {name.removeprefix("A2A_").lower(): value for name, value in names}
+        settings = SETTINGS.model_copy(update=update)
         aws.client("dynamodb").meta.events.register("provide-client-params.dynamodb", note)
         with running(aws_backends(settings)) as functions:
             for (method, params), value in product(CALLS, (MARK, VALUES["expressions"])):

@@ -297,9 +297,10 @@ def test_it_says_when_to_retry(answers: dict[str, Refusal], transformed: Json, k
     assert gateway[kind]["responseParameters"]["gatewayresponse.header.Retry-After"] == "'1'"
 
 
-@pytest.mark.parametrize(
-    ("origins", "readers"), [("", None), ("*", "*"), ("https://a.example,https://b.example", "*")]
-)
+ORIGINS = [("", None), ("*", "*"), ("https://a.example,https://b.example", "*")]
+
+
+@pytest.mark.parametrize(("origins", "readers"), ORIGINS)
 def test_pages_may_read_its_answers(document: Json, origins: str, readers: str | None) -> None:
     """A page sees 413 or 429, and when to try again: without the header its request just fails."""
     for kind, answer in refusals(Template(document, {"CorsOrigins": origins})).items():

@@ -70,9 +70,8 @@ def imported() -> dict[str, set[str]]:
 
     Adapters of frameworks are left out, and what the emulator's Python runs.
     """
-    graph = grimp.build_graph(
-        PACKAGE, TOOLS, include_external_packages=True, exclude_type_checking_imports=True
-    )
+    chosen: Any = {"include_external_packages": True, "exclude_type_checking_imports": True}
+    graph = grimp.build_graph(PACKAGE, TOOLS, **chosen)
     own = {name for package in (PACKAGE, TOOLS) for name in graph.find_descendants(package)}
     outside = graph.modules - own - {PACKAGE, TOOLS}
     importers = {
@@ -153,9 +152,8 @@ def test_the_archives_have_what_they_should(archives: Path, project: Path) -> No
     with tarfile.open(archive) as opened_archive:
         sources = {name.partition("/")[2] for name in opened_archive.getnames()}
     packaged = {path.relative_to(project).as_posix() for path in files(project, PACKAGED_FILES)}
-    assert {f"{TOOLS}/scaffold/repository/{name}" for name in packaged} == {
-        name for name in names if "/scaffold/repository/" in name
-    }
+    own = {name for name in names if "/scaffold/repository/" in name}
+    assert {f"{TOOLS}/scaffold/repository/{name}" for name in packaged} == own
     assert packaged <= sources
     assert not [name for name in names | sources if re.search(r"(^|/)(tests|benchmarks)/", name)]
     checks = {name for name in names | sources if re.search(r"/(test_\w+|conftest)\.py$", name)}

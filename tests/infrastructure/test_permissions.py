@@ -76,9 +76,8 @@ def test_nobody_scans(transformed: Json, permissions: set[Permission]) -> None:
     actions = {action for _, action, where in permissions if where.startswith("TaskTable")}
     forbidden = ("Scan", "UpdateTable", "DeleteTable", "CreateTable")
     assert actions.isdisjoint(f"dynamodb:{it}" for it in forbidden)
-    assert holders(permissions, "dynamodb:GetItem", "TaskTable") == {
-        who for who, _, where in permissions if where == "TaskTable"
-    }
+    users = {who for who, _, where in permissions if where == "TaskTable"}
+    assert holders(permissions, "dynamodb:GetItem", "TaskTable") == users
     assert implied(transformed) <= permissions
 
 
@@ -191,6 +190,5 @@ def test_other_roles_are_denied_the_keys(transformed: Json, role: str) -> None:
     assert [(s["Condition"], name_of(s["Resource"])) for s in denied] == [
         ({"ForAnyValue:StringEquals": {"dynamodb:LeadingKeys": ["JWKS"]}}, "TaskTable")
     ]
-    assert {*WRITES, *(f"dynamodb:PartiQL{way}" for way in ("Delete", "Insert", "Update"))} == {
-        *denied[0]["Action"]
-    }
+    partiql = (f"dynamodb:PartiQL{way}" for way in ("Delete", "Insert", "Update"))
+    assert {*WRITES, *partiql} == {*denied[0]["Action"]}

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator
 from copy import deepcopy
 from itertools import product
-from pathlib import Path
 from typing import Any, get_args
 
 import boto3
@@ -21,6 +20,7 @@ from a2a_serverless.tasks.push import PushEvents
 from a2a_serverless_tools.local import provision
 from a2a_serverless_tools.local.sources import BATCH
 from tests.support import emulators
+from tests.support.handlers import event_file
 from tests.support.template import Template, of_type, stream_filter, webhooks_set
 
 Json = dict[str, Any]
@@ -159,9 +159,10 @@ def test_receives_and_visibility_follow_the_parameters(document: Json) -> None:
     assert queue("DeadLetterQueue")["VisibilityTimeout"] == timeout_s + 30
 
 
-@pytest.mark.parametrize(
-    ("given", "warm"), [({}, None), ({"WarmWriteUnits": "8000"}, {"WriteUnitsPerSecond": "8000"})]
-)
+WARM = [({}, None), ({"WarmWriteUnits": "8000"}, {"WriteUnitsPerSecond": "8000"})]
+
+
+@pytest.mark.parametrize(("given", "warm"), WARM)
 def test_a_table_that_is_warm_at_once(document: Json, given: Json, warm: Json | None) -> None:
     """WarmWriteUnits is that of the table and of the indexes that a task in any context writes.
 
@@ -207,9 +208,7 @@ def test_the_bounds_of_turns_are_those_of_the_setting(document: Json) -> None:
 # -- what wakes PushFunction, its queue, its secret ----------------------------------------
 
 CHOICES = get_args(PushEvents)
-RECORD = json.loads(
-    (Path(__file__).parents[2] / "events" / "push-dynamodb-commit.json").read_text()
-)["Records"][0]
+RECORD = event_file("push-dynamodb-commit")["Records"][0]
 
 
 def record(
@@ -392,9 +391,8 @@ def test_a_foreign_table_or_queue_is_refused(moto_clients: Clients) -> None:
 
 def test_names_come_from_the_functions_variables() -> None:
     """`A2A_TABLE` and `A2A_QUEUE`, as a name or a URL, name what is made; the rest has a prefix."""
-    names = provision.Names.from_environment(
-        {"A2A_TABLE": "mine", "A2A_QUEUE": "http://127.0.0.1:1/0/mine.fifo"}
-    )
+    given = {"A2A_TABLE": "mine", "A2A_QUEUE": "http://127.0.0.1:1/0/mine.fifo"}
+    names = provision.Names.from_environment(given)
     assert names.table == "mine"
     assert names.queue == "mine.fifo"
     assert names.dead_letter_queue == "a2a-dead-letters.fifo"

@@ -86,9 +86,8 @@ async def read_stack(account: Account, name: str) -> Stack:
     """
     try:
         answer = await account.call("cloudformation", "describe_stacks", StackName=name)
-        listed = await account.pages(
-            "cloudformation", "list_stack_resources", "StackResourceSummaries", StackName=name
-        )
+        asked = ("cloudformation", "list_stack_resources", "StackResourceSummaries")
+        listed = await account.pages(*asked, StackName=name)
     except ERRORS as error:
         msg = f"The stack {name} in {account.region} cannot be read: {error}"
         raise ConfigurationError(msg) from error

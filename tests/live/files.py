@@ -133,9 +133,8 @@ class _Called:
             readings["ListTasks"] = _of_task(listed)
         # Of an ended task a stream gives what is behind an event: here behind the first one.
         behind = {"Last-Event-ID": f"1.0.{await self._mark(task_id)}"}
-        events = self.streaming.subscribe(
-            SubscribeToTaskRequest(id=task_id), context=ClientCallContext(service_parameters=behind)
-        )
+        context = ClientCallContext(service_parameters=behind)
+        events = self.streaming.subscribe(SubscribeToTaskRequest(id=task_id), context=context)
         readings["replay"] = _of_events([event async for event in events])
         return readings
 

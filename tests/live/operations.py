@@ -68,9 +68,8 @@ async def _configurations(subject: Subject, client: Client, task_id: str) -> Non
     got = await client.get_task_push_notification_config(asked)
     require(got.url == HOOK, "a push configuration came back as another")
     with suppress(NotImplementedError):
-        listed = await client.list_task_push_notification_configs(
-            types.ListTaskPushNotificationConfigsRequest(task_id=task_id)
-        )
+        every = types.ListTaskPushNotificationConfigsRequest(task_id=task_id)
+        listed = await client.list_task_push_notification_configs(every)
         require(len(listed.configs) == 1, "a list lacks a push configuration")
     deleted = types.DeleteTaskPushNotificationConfigRequest(**its)
     try:
@@ -106,9 +105,8 @@ def clients_of(
     own, http = types.AgentCard(), subject.connect()
     own.CopyFrom(card)
     del own.supported_interfaces[:]
-    own.supported_interfaces.extend(
-        each for each in card.supported_interfaces if each.protocol_version == version
-    )
+    every = card.supported_interfaces
+    own.supported_interfaces.extend(it for it in every if it.protocol_version == version)
     whole, streaming = (
         ClientConfig(streaming=streams, httpx_client=http, supported_protocol_bindings=[binding])
         for streams in (False, True)

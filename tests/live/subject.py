@@ -262,9 +262,8 @@ class Subject:
 
     def _client(self, headers: dict[str, str]) -> httpx.AsyncClient:
         seconds, most = TIMEOUT_S * self.slack, httpx.Limits(max_connections=200)
-        client = httpx.AsyncClient(
-            base_url=self.base, headers=headers, timeout=seconds, limits=most
-        )
+        its: Any = {"base_url": self.base, "headers": headers}
+        client = httpx.AsyncClient(timeout=seconds, limits=most, **its)
         self._open.push_async_callback(client.aclose)
         return client
 

@@ -136,9 +136,8 @@ async def _on_aws(subject: Subject) -> Hook:
     url, queue = await public_function(subject, f"webhook-{uuid.uuid4().hex[:8]}", RECEIVER)
 
     async def take() -> list[Notification]:
-        answer = await account.call(
-            "sqs", "receive_message", QueueUrl=queue, MaxNumberOfMessages=10, WaitTimeSeconds=5
-        )
+        most = {"MaxNumberOfMessages": 10, "WaitTimeSeconds": 5}
+        answer = await account.call("sqs", "receive_message", QueueUrl=queue, **most)
         kept = answer.get("Messages", ())
         for one in kept:
             handle = one["ReceiptHandle"]

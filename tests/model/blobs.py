@@ -381,9 +381,8 @@ class World(programs.Stage[State]):
             items = state.of(name)
             if self.files.days and _DELETED < items[0].item["expires_at"] <= state.now_ms // 1000:
                 left = tuple(one for one in state.items if one not in items)
-                spared = (
-                    b._replace(is_owed=b.is_owed and b.incarnation != name) for b in state.blobs
-                )
+                owed = ((one, one.is_owed and one.incarnation != name) for one in state.blobs)
+                spared = (one._replace(is_owed=is_owed) for one, is_owed in owed)
                 forgot = state._replace(items=left, blobs=tuple(spared))
                 yield f"the table forgets {name or 'HEAD'}", forgot, True
 

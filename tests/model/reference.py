@@ -75,9 +75,8 @@ def beginnings(records: Sequence[Record], turn_base: int) -> int:
 
 def of_journal(entry: entries.Entry) -> bool:
     """Whether an attempt looks for the entry when its code runs again."""
-    is_said = (
-        isinstance(entry, entries.StatusChanged | entries.ArtifactWritten) and entry.outside_steps
-    )
+    said = entries.StatusChanged | entries.ArtifactWritten
+    is_said = isinstance(entry, said) and entry.outside_steps
     return is_said or isinstance(entry, entries.Recorded)
 
 

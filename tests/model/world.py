@@ -249,9 +249,8 @@ class World:
         key = (step.head.version, body, token, writer, step.ended)
         if key not in self._stored:
             shared: dict[str, Any] = {"entries": step.entries, "at": 0, "ended": step.ended}
-            record = Record(
-                version=step.head.version, token=token or None, commit_id=writer, **shared
-            )
+            shared |= {"version": step.head.version, "token": token or None}
+            record = Record(commit_id=writer, **shared)
             self._stored[key] = Stored(record, body)
         return self.seen(step.head), self._stored[key]
 

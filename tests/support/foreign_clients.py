@@ -53,9 +53,8 @@ def _install(npm: str, folder: Path) -> None:
         shutil.copy(JAVASCRIPT / name, folder)
     command = [npm, "ci", "--prefer-offline"]
     try:
-        installed = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_S, check=False
-        )
+        options: Any = {"capture_output": True, "text": True, "timeout": INSTALL_S}
+        installed = subprocess.run(command, cwd=folder, check=False, **options)
     except subprocess.TimeoutExpired:
         report_not_run(f"npm did not install the JavaScript client within {INSTALL_S} s.")
     else:

@@ -13,9 +13,8 @@ def message(text: str = "hello", *, message_id: str | None = None) -> types.Mess
 
 
 def agent_message(text: str) -> types.Message:
-    return types.Message(
-        message_id=uuid.uuid4().hex, role=types.Role.ROLE_AGENT, parts=[types.Part(text=text)]
-    )
+    own, parts = uuid.uuid4().hex, [types.Part(text=text)]
+    return types.Message(message_id=own, role=types.Role.ROLE_AGENT, parts=parts)
 
 
 def request(text: str = "hello", *, message_id: str | None = None) -> types.SendMessageRequest:

@@ -39,13 +39,11 @@ ATTRIBUTES: st.SearchStrategy[_Typed] = st.dictionaries(NAMES, VALUES, min_size=
 
 BYTES = st.integers(0, 255).map(lambda byte: bytes([byte]))
 FLAGS = st.integers(0, 255)
-UNKNOWN = st.builds(
-    Unknown, BYTES.filter(lambda kind: kind not in KNOWN_KINDS), FLAGS, st.binary(max_size=40)
-)
+PAYLOADS = st.binary(max_size=40)
+UNKNOWN = st.builds(Unknown, BYTES.filter(lambda it: it not in KNOWN_KINDS), FLAGS, PAYLOADS)
 """Entries of kinds that this release does not know."""
-DAMAGED = st.builds(
-    Unknown, st.sampled_from([bytes([kind]) for kind in KNOWN_KINDS]), FLAGS, st.binary(max_size=40)
-)
+KINDS = st.sampled_from([bytes([kind]) for kind in KNOWN_KINDS])
+DAMAGED = st.builds(Unknown, KINDS, FLAGS, PAYLOADS)
 """Payloads that are hardly ever those of their kind."""
 BODIES = st.one_of(
     st.lists(UNKNOWN | DAMAGED, min_size=1, max_size=3).map(encode_entries),

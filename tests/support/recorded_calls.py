@@ -29,9 +29,8 @@ Permission = tuple[str, str, str]
 KEYS: Final = PARTITION
 """The partition of the published keys: to write it is a permission of its own."""
 
-WRITES: Final = frozenset(
-    f"dynamodb:{name}" for name in ("BatchWriteItem", "DeleteItem", "PutItem", "UpdateItem")
-)
+_OF_ITEMS = ("BatchWriteItem", "DeleteItem", "PutItem", "UpdateItem")
+WRITES: Final = frozenset(f"dynamodb:{name}" for name in _OF_ITEMS)
 
 _ON_S3: Final[Mapping[str, tuple[str, ...]]] = {
     "CopyObject": ("GetObject", "PutObject"),
@@ -93,9 +92,8 @@ def needed(service: str, operation: str, request: Mapping[str, Any]) -> Iterator
         case "sqs", _:
             yield f"sqs:{operation.removesuffix('Batch')}", _queue(request["QueueUrl"])
         case "s3", _:
-            yield from (
-                (f"s3:{action}", "BlobBucket") for action in _ON_S3.get(operation, (operation,))
-            )
+            names = _ON_S3.get(operation, (operation,))
+            yield from ((f"s3:{name}", "BlobBucket") for name in names)
         case "secretsmanager", _:
             yield f"secretsmanager:{operation}", _secret(str(request["SecretId"]).lower())
         case _:

@@ -102,15 +102,13 @@ class Bench(_Engine):
 
     async def send(self, text: str = "hello", *, caller: Caller | None = None) -> Head:
         """Create a task and enqueue its first turn."""
-        return await self.open(
-            request(text), context_id="ctx", caller=caller or Caller(), scope=self.storage.scope
-        )
+        by, scope = caller or Caller(), self.storage.scope
+        return await self.open(request(text), context_id="ctx", caller=by, scope=scope)
 
     async def follow_up(self, task: Head, text: str, *, message_id: str | None = None) -> Head:
         """Accept a message for a task that waits for one, and enqueue its turn."""
-        return await self.go_on(
-            task, request(text, message_id=message_id), caller=Caller(), scope=self.storage.scope
-        )
+        said = request(text, message_id=message_id)
+        return await self.go_on(task, said, caller=Caller(), scope=self.storage.scope)
 
     async def deliver(self) -> Handle[Operation]:
         return await anext(self.operations.deliveries())
@@ -163,16 +161,8 @@ def params_of(head: Head, *, copy_number: int = 0) -> OperationParams:
 def lease_of(log: DurableStorage, head: Head, *, token: str | None = "own", **more: Any) -> Lease:
     """A lease of the turn of `head`, with a heartbeat of its own."""
     clock = more.pop("clock", log.clock)
-    return Lease(
-        storage=log,
-        params=params_of(head),
-        head=head,
-        token=token,
-        clock=clock,
-        heartbeat=Heartbeat(),
-        poller=HeadPoller(log, clock),
-        **more,
-    )
+    more |= {"heartbeat": Heartbeat(), "poller": HeadPoller(log, clock), "clock": clock}
+    return Lease(storage=log, params=params_of(head), head=head, token=token, **more)
 
 
 def status_text(task: types.Task) -> str:
