@@ -69,21 +69,13 @@ def _merged(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]
 def build(target: Path) -> Artefact:
     """Run `make build`, which runs `sam build`, into `target`."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
-    environment |= {
-        "LAMBDA_PYTHON": f"{sys.version_info.major}.{sys.version_info.minor}",
-        "LAMBDA_PLATFORM": PLATFORM,
-    }
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    environment |= {"LAMBDA_PYTHON": python, "LAMBDA_PLATFORM": PLATFORM}
     folder = target / "build"
-    made = subprocess.run(
-        # The environment is as it is: a test run must not change it under the others.
-        ["make", "--old-file=.venv/.stamp", "build", f"BUILD_ARGS=--build-dir {folder}"],  # noqa: S607
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=BUILD_S,
-        check=False,
-    )
+    # The environment is as it is: a test run must not change it under the others.
+    command = ["make", "--old-file=.venv/.stamp", "build", f"BUILD_ARGS=--build-dir {folder}"]
+    options: Any = {"capture_output": True, "text": True, "timeout": BUILD_S}
+    made = subprocess.run(command, cwd=ROOT, env=environment, check=False, **options)
     if made.returncode != 0:
         raise RuntimeError(f"make build failed: {made.stdout[-2000:]}{made.stderr[-2000:]}")
     return Artefact(folder, _runtime(target / "runtime"))

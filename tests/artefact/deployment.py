@@ -20,6 +20,7 @@ from tests.artefact.build import Artefact
 from tests.artefact.environment import Function
 from tests.contract.queues import lambda_record
 from tests.support.emulators import REGION, Emulator
+from tests.support.handlers import event_file
 from tests.support.template import Template
 
 API_KEY = "test-key-of-twenty-characters"
@@ -28,13 +29,8 @@ API_KEY = "test-key-of-twenty-characters"
 SECRETS = {"ApiKeys": json.dumps({"default": API_KEY}), "SigningSecret": "s" * 64}
 """Values by the names that the template's resources have here."""
 
-_KNOWN: Mapping[str, str] = {
-    "AWS::AccountId": "123456789012",
-    "AWS::Region": REGION,
-    "AWS::StackName": "artefact",
-    "AWS::URLSuffix": "amazonaws.com",
-    "RestApi": "abcdef1234",
-}
+_KNOWN = {"AWS::AccountId": "123456789012", "AWS::Region": REGION, "RestApi": "abcdef1234"}
+_KNOWN |= {"AWS::StackName": "artefact", "AWS::URLSuffix": "amazonaws.com"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,24 +64,15 @@ class Deployment:
         """Stream records of a task's commits, as DynamoDB Streams hands them over."""
         # A scan: the table is this test's own, and small.
         items = self.dynamodb.scan(TableName=self.made.table, ConsistentRead=True)["Items"]
-        return [
-            {
-                "eventID": uuid.uuid4().hex,
-                "eventName": "INSERT",
-                "eventSource": "aws:dynamodb",
-                "awsRegion": REGION,
-                "dynamodb": {
-                    "Keys": {"PK": item["PK"], "SK": item["SK"]},
-                    # Without binary values, which no function reads from a record.
-                    "NewImage": {name: it for name, it in item.items() if "B" not in it},
-                    "SequenceNumber": f"{number:021d}",
-                    "StreamViewType": "NEW_IMAGE",
-                },
-                "eventSourceARN": f"arn:aws:dynamodb:{REGION}:123456789012:table/t/stream/s",
-            }
-            for number, item in enumerate(items)
-            if item["PK"]["S"].endswith(f"#{task_id}") and item["SK"]["S"].startswith("EVENT#")
-        ]
+        record, records = event_file("push-dynamodb-commit")["Records"][0], []
+        for number, item in enumerate(items):
+            if item["PK"]["S"].endswith(f"#{task_id}") and item["SK"]["S"].startswith("EVENT#"):
+                # Without binary values, which no function reads from a record.
+                image = {name: it for name, it in item.items() if "B" not in it}
+                own = {"Keys": {name: item[name] for name in ("PK", "SK")}, "NewImage": image}
+                change = record["dynamodb"] | own | {"SequenceNumber": f"{number:021d}"}
+                records.append(record | {"dynamodb": change})
+        return records
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ print(f"imported in {{(time.process_time() - begin) * 1000:.1f}} ms")
 """
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Loading:
     """An import statement and where it is run: folder and environment."""
 
@@ -48,15 +49,10 @@ class Loading:
 
     def measure(self) -> float:
         """Milliseconds of one run."""
-        ran = subprocess.run(
-            [*PYTHON, "-c", _PROGRAM.format(statement=self.statement)],
-            cwd=self.folder,
-            env=dict(self.environment),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        command = [*PYTHON, "-c", _PROGRAM.format(statement=self.statement)]
+        options: Any = {"capture_output": True, "text": True, "timeout": 60}
+        own = dict(self.environment)
+        ran = subprocess.run(command, cwd=self.folder, env=own, check=False, **options)
         assert ran.returncode == 0, ran.stderr
         return float(ran.stdout.rpartition("imported in ")[2].split()[0])
 
@@ -102,16 +98,11 @@ def test_handlers_load_as_fast_as_the_stock_server(deployment: Deployment, tmp_p
     every = [name for name in functions if name != "StreamFunction"]
     names = every if IS_LONG else ["WorkerFunction", "ApiFunction"]
     loadings = [
-        Loading(
-            name=name,
-            statement=f"import {functions[name].handler.partition('.')[0]}",
-            folder=functions[name].folder,
-            environment=functions[name].environment(),
-        )
-        for name in names
+        Loading(it.name, f"import {it.handler.partition('.')[0]}", it.folder, it.environment())
+        for it in map(functions.__getitem__, names)
     ]
     environment = functions["ApiFunction"].environment()
-    stock = Loading(name="stock", statement=STOCK, folder=tmp_path, environment=environment)
+    stock = Loading("stock", STOCK, tmp_path, environment)
     times = in_turns([*loadings, stock], is_fast)
     for name, measured in times.items():
         of_stock = ratio(times, name, "stock")

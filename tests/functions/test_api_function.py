@@ -23,10 +23,8 @@ EVENTS = sorted((ROOT / "events").glob("api-*.json"))
 KEY = "test-key-of-twenty-characters"
 CLOSED = {"A2A_AUTH": "api-key", "A2A_API_KEYS": f"default={KEY}"}
 ELSEWHERE = {
-    "AWS_REGION": "us-east-1",
-    "AWS_DEFAULT_REGION": "us-east-1",
-    "AWS_ACCESS_KEY_ID": "nobody",
-    "AWS_SECRET_ACCESS_KEY": "nothing",
+    **dict.fromkeys(("AWS_REGION", "AWS_DEFAULT_REGION"), "us-east-1"),
+    **dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "nobody"),
     "A2A_TABLE": "tasks",
     "A2A_QUEUE": "https://sqs.us-east-1.amazonaws.com/123456789012/operations.fifo",
 }

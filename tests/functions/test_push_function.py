@@ -94,13 +94,9 @@ def test_a_commit_becomes_a_job(
     (body,) = messages(provisioned.push_queue)
     recorded = json.loads(event_file("push-sqs-job")["Records"][0]["body"])
     assert json.loads(body).keys() == recorded.keys()
-    assert PushJob.model_validate_json(body) == PushJob(
-        scope=head.scope,
-        task_id=head.task_id,
-        incarnation=head.incarnation,
-        config_id="mine",
-        version=head.version,
-    )
+    names = ("scope", "task_id", "incarnation", "version")
+    ids: dict[str, Any] = {name: getattr(head, name) for name in names}
+    assert PushJob.model_validate_json(body) == PushJob(config_id="mine", **ids)
     assert receiver.requests == []
 
 

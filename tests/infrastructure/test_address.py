@@ -14,14 +14,8 @@ from tests.support.template import refused as refused_values
 Json = dict[str, Any]
 
 STAGE_URL = "https://api.execute-api.here.aws.test/a2a"
-KNOWN = {
-    "RestApi": "api",
-    "AWS::Region": "here",
-    "AWS::URLSuffix": "aws.test",
-    "AWS::Partition": "aws",
-    "Domain": "domain",
-    "RestApia2aStage": "a2a",
-}
+KNOWN = {"RestApi": "api", "AWS::Region": "here", "AWS::URLSuffix": "aws.test"}
+KNOWN |= {"AWS::Partition": "aws", "Domain": "domain", "RestApia2aStage": "a2a"}
 DOMAIN = {"DomainName": "agent.example.com", "CertificateArn": "arn:certificate"}
 
 

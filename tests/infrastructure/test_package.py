@@ -29,14 +29,8 @@ PACKAGE = "a2a_serverless"
 TOOLS = "a2a_serverless_tools"
 ADAPTERS = f"{PACKAGE}.frameworks"
 """Each module there imports its framework, which is an extra."""
-BROUGHT_BY = {
-    "botocore": "boto3",
-    "cryptography": "pyjwt[crypto]",
-    "protobuf": "a2a-sdk[http-server]",
-    "pydantic-core": "pydantic",
-    "sse-starlette": "a2a-sdk[http-server]",
-    "starlette": "a2a-sdk[http-server]",
-}
+BROUGHT_BY = dict.fromkeys(("protobuf", "sse-starlette", "starlette"), "a2a-sdk[http-server]")
+BROUGHT_BY |= {"botocore": "boto3", "cryptography": "pyjwt[crypto]", "pydantic-core": "pydantic"}
 """Packages that come with a dependency, whose interface they are a part of."""
 IN_LAMBDA = {"boto3", "botocore"}
 """What Lambda's Python runtime brings itself."""

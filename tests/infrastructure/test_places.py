@@ -96,13 +96,8 @@ class Deployed:
             for key, value in SETS[name].items()
         }
         assert refused(whole, chosen) == []
-        pseudo = {
-            "AWS::AccountId": ACCOUNT,
-            "AWS::Partition": partition,
-            "AWS::Region": region,
-            "AWS::StackName": stack,
-            "AWS::URLSuffix": SUFFIX,
-        }
+        pseudo = {"AWS::AccountId": ACCOUNT, "AWS::Partition": partition, "AWS::Region": region}
+        pseudo |= {"AWS::StackName": stack, "AWS::URLSuffix": SUFFIX}
         self._known = pseudo | dict(references(whole, partition, region))
         self._resources: Json = whole["Resources"]
         asked = {f"output {name}": {"Properties": it} for name, it in whole["Outputs"].items()}

@@ -15,6 +15,7 @@ from tests.support.permissions import transformed as transformed_with
 Json = dict[str, Any]
 
 ALIASES = {f"{function}Aliaslive": function for function in FUNCTIONS}
+SOURCES = ("DeadLetters", "EveryMinute", "EveryMinutePermission")
 LONGEST_S = 900
 """The time that both rollouts take at least."""
 
@@ -125,11 +126,7 @@ def test_everything_that_calls_a_function_calls_its_alias(transformed: Json) -> 
         "ApiFunctionAliaslive": {"RestApi", "ApiPermission"},
         "StreamFunctionAliaslive": {"RestApi", "StreamPermission"},
         "WorkerFunctionAliaslive": {"WorkerFunctionOperations", "WorkerFunctionQuarantine"},
-        "SweeperFunctionAliaslive": {
-            "SweeperFunctionDeadLetters",
-            "SweeperFunctionEveryMinute",
-            "SweeperFunctionEveryMinutePermission",
-        },
+        "SweeperFunctionAliaslive": {f"SweeperFunction{it}" for it in SOURCES},
         "PushFunctionAliaslive": {"PushFunctionCommits", "PushFunctionDeliveries"},
     }
 

@@ -185,14 +185,11 @@ class State(NamedTuple):
         return tuple(one for name, one in every if name == incarnation)
 
 
+_RANDOM = ("storage.durable.new_incarnation", "storage.deletion.new_incarnation")
 _SAME: tuple[tuple[str, Any], ...] = (
     *(
         (f"a2a_serverless.{name}", lambda: _NAME.get())  # noqa: PLW0108 - it patches a function
-        for name in (
-            "storage.durable.new_incarnation",
-            "storage.deletion.new_incarnation",
-            "tasks.rules.new_token",
-        )
+        for name in (*_RANDOM, "tasks.rules.new_token")
     ),
     ("a2a_serverless.storage.changes.marked", programs.marked),
     ("a2a_serverless.storage.durable.marked", programs.marked),

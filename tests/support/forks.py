@@ -67,13 +67,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Put the files in the order in which they are handed out."""
     if config.option.processes > 1:
         seed = config.option.order
-        items.sort(
-            key=lambda item: (
-                -_limit_s(item),
-                not _shares(item),
-                zlib.crc32(f"{seed}{_block(item)}".encode()),
-            )
-        )
+        numbers = {block: zlib.crc32(f"{seed}{block}".encode()) for block in map(_block, items)}
+        items.sort(key=lambda it: (-_limit_s(it), not _shares(it), numbers[_block(it)]))
 
 
 @pytest.hookimpl(tryfirst=True)

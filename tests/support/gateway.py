@@ -62,13 +62,8 @@ def rest_event(
     queries = _listed(parse_qsl(query, keep_blank_values=True))
     event = event_file("api-rest-get-task")
     context = event["requestContext"]
-    context |= {
-        "domainName": domain,
-        "httpMethod": method,
-        "path": path if is_mapped else f"/{stage}{path}",
-        "requestId": str(uuid.uuid4()),
-        "stage": stage,
-    }
+    context |= {"domainName": domain, "httpMethod": method, "requestId": str(uuid.uuid4())}
+    context |= {"path": path if is_mapped else f"/{stage}{path}", "stage": stage}
     return event | {
         "path": path,
         "httpMethod": method,

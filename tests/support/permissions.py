@@ -53,14 +53,10 @@ def transformed(document: Json, parameters: Mapping[str, str]) -> Json:
     for resource in source["Resources"].values():
         for code in {"CodeUri", "ContentUri"} & resource["Properties"].keys():
             resource["Properties"][code] = "s3://bucket/key"
-    translator = Translator(
-        {
-            name: f"arn:aws:iam::aws:policy/{name}"
-            for name in ("AWSLambdaBasicExecutionRole", "AWSXRayDaemonWriteAccess")
-        },
-        Parser(),
-        boto_session=boto3.Session(region_name="us-east-1"),
-    )
+    names = ("AWSLambdaBasicExecutionRole", "AWSXRayDaemonWriteAccess")
+    managed = {name: f"arn:aws:iam::aws:policy/{name}" for name in names}
+    session = boto3.Session(region_name="us-east-1")
+    translator = Translator(managed, Parser(), boto_session=session)
     resources: Json = translator.translate(source, dict(parameters))["Resources"]
     return resources
 

@@ -22,15 +22,10 @@ from tests.support.mended_moto import mend_moto
 
 mend_moto()
 
-_ENVIRONMENT = {
-    "AWS_REGION": "us-east-1",
-    "AWS_DEFAULT_REGION": "us-east-1",
-    "AWS_CONFIG_FILE": os.devnull,
-    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
-    "AWS_EC2_METADATA_DISABLED": "true",
-    "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true",
-    "AWS_ACCOUNT_ID_ENDPOINT_MODE": "disabled",  # moto does not know an account's own endpoints
-}
+_ENVIRONMENT = dict.fromkeys(("AWS_REGION", "AWS_DEFAULT_REGION"), "us-east-1")
+_ENVIRONMENT |= dict.fromkeys(("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"), os.devnull)
+_ENVIRONMENT |= {"AWS_EC2_METADATA_DISABLED": "true", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true"}
+_ENVIRONMENT["AWS_ACCOUNT_ID_ENDPOINT_MODE"] = "disabled"  # moto does not know such endpoints
 BUCKET = "local-blobs"
 _FOREIGN = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN")
 """Variables of a developer's shell that must not reach the simulation."""

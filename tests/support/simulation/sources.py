@@ -41,14 +41,10 @@ class SqsSource:
             look_up = self._requests.client.get_queue_attributes
             found = await aws.call(look_up, QueueUrl=url, AttributeNames=["QueueArn"])
             self._arn = str(found["Attributes"]["QueueArn"])
-        answer = await aws.call(
-            self._requests.polling_client.receive_message,
-            QueueUrl=url,
-            MaxNumberOfMessages=1,
-            WaitTimeSeconds=self._wait_s,
-            MessageSystemAttributeNames=["All"],
-            MessageAttributeNames=["All"],
-        )
+        receive = self._requests.polling_client.receive_message
+        every = {"MessageSystemAttributeNames": ["All"], "MessageAttributeNames": ["All"]}
+        one = {"MaxNumberOfMessages": 1, "WaitTimeSeconds": self._wait_s}
+        answer = await aws.call(receive, QueueUrl=url, **one, **every)
         messages = answer.get("Messages", [])
         return self._record(messages[0]) if messages else None
 
