@@ -107,12 +107,9 @@ async def subject_of(deployment: Deployment, made: Made, run: str) -> AsyncItera
         ground = Emulated(
             account=account, stack=stack, tokens=issuer, deployment=deployment, keys_at=keys_at
         )
+        url, key = deployment.door.url, await first_key(account, stack)
         async with Subject(
-            endpoint=deployment.door.url,
-            credential=await first_key(account, stack),
-            made=made,
-            run=run,
-            ground=ground,
+            endpoint=url, credential=key, made=made, run=run, ground=ground
         ) as subject:
             yield subject
 

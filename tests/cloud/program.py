@@ -70,12 +70,9 @@ async def _on_aws(options: argparse.Namespace, checks: Sequence[Check]) -> int:
     stack = await read_stack(account, options.stack)
     credential = os.environ.get("A2A_LIVE_CREDENTIAL") or await first_key(account, stack)
     ground = Ground(account=account, stack=stack, changes=options.allow_changes)
+    made, run = Made(_notes()), uuid.uuid4().hex[:8]
     async with Subject(
-        endpoint=stack.endpoint,
-        credential=credential,
-        made=Made(_notes()),
-        run=uuid.uuid4().hex[:8],
-        ground=ground,
+        endpoint=stack.endpoint, credential=credential, made=made, run=run, ground=ground
     ) as subject:
         found = await _check(subject, checks)
     return EXIT_INTERRUPTED if found.interrupted else int(not found.is_well)

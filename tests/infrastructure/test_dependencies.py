@@ -124,14 +124,11 @@ def bundled(project: Dependencies, folder: Path) -> list[str]:
     return sorted(path.name for path in target.glob("*/__init__.py") for path in [path.parent])
 
 
+HASHED = f"framework==1.0 {HASH}"
 MODEL, ELSEWHERE = "model==1.0 ; python_full_version", "framework; sys_platform != 'win32'"
 LOCKED = [
     # lines of requirements.in, texts that the lock has, modules that the function gets
-    (
-        ["framework>=1  # ours", "a2a-sdk"],
-        [f"framework==1.0 {HASH}", "helper==3.1"],
-        "framework helper",
-    ),
+    (["framework>=1  # ours", "a2a-sdk"], [HASHED, "helper==3.1"], "framework helper"),
     (["lacks"], [], "lacks sniffio"),
     (["a2a-serverless[helpful]"], [], "helper"),
     (["older"], ["backport==1.0 ; python_full_version < '3.12'"], "older"),

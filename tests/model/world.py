@@ -61,14 +61,9 @@ GIVE_UP_S = 24 * 3600
 SENDS = 4
 """Copies of a turn that the sweeper sends at most: more would show that none of them helps."""
 
-STATES = {
-    "working": types.TaskState.TASK_STATE_WORKING,
-    "completed": types.TaskState.TASK_STATE_COMPLETED,
-    "canceled": types.TaskState.TASK_STATE_CANCELED,
-    "failed": types.TaskState.TASK_STATE_FAILED,
-    "input": types.TaskState.TASK_STATE_INPUT_REQUIRED,
-    "auth": types.TaskState.TASK_STATE_AUTH_REQUIRED,
-}
+_NAMES = {"input": "INPUT_REQUIRED", "auth": "AUTH_REQUIRED"}
+_NAMES |= {name: name.upper() for name in ("working", "completed", "canceled", "failed")}
+STATES = {name: getattr(types.TaskState, f"TASK_STATE_{it}") for name, it in _NAMES.items()}
 
 
 class Looks(NamedTuple):
