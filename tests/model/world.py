@@ -63,7 +63,9 @@ SENDS = 4
 
 _NAMES = {"input": "INPUT_REQUIRED", "auth": "AUTH_REQUIRED"}
 _NAMES |= {name: name.upper() for name in ("working", "completed", "canceled", "failed")}
-STATES = {name: getattr(types.TaskState, f"TASK_STATE_{it}") for name, it in _NAMES.items()}
+STATES: dict[str, types.TaskState] = {
+    name: getattr(types.TaskState, f"TASK_STATE_{it}") for name, it in _NAMES.items()
+}
 
 
 class Looks(NamedTuple):
