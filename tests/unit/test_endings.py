@@ -36,6 +36,8 @@ from tests.support.observed import counted, logged
 from tests.support.workers import Agent, Execute, S, chunk, complete, params_of, status
 from tests.unit.tasks.heads import opened
 from tests.unit.worker.stand import Patch, Repairs, Stand, beside, sent
+from tests.unit.worker.test_canceling import silent
+from tests.unit.worker.test_retrying import answer
 
 
 async def test_a_fenced_attempt_is_counted() -> None:
@@ -53,7 +55,7 @@ async def test_a_fenced_attempt_is_counted() -> None:
 
 async def test_a_task_that_ends_by_itself_is_no_forced_cancel(monkeypatch: Patch) -> None:
     """The agent was faster than the API's own end of the task, which was refused."""
-    stand = await sent(Agent(deaf), clock=SystemClock())
+    stand = await sent(Agent(silent), clock=SystemClock())
     end = Storage(stand.storage).update_task(stand.task.task_id, S.TASK_STATE_COMPLETED)
     beside(monkeypatch, "commit", lambda: end)
     with counted() as seen, logged() as lines:
@@ -72,7 +74,7 @@ async def test_a_cancel_in_trouble_is_counted_once(monkeypatch: Patch) -> None:
             raise ConcurrencyError
         return await commit(self, head, wanted)
 
-    stand = await sent(Agent(deaf), clock=SystemClock())
+    stand = await sent(Agent(silent), clock=SystemClock())
     monkeypatch.setattr(DurableStorage, "commit", slower)
     monkeypatch.setattr(stand.queue, "send", mock.AsyncMock(side_effect=OSError))
     with counted() as seen:
@@ -130,11 +132,6 @@ async def test_stream_function_writes_its_metrics_with_each_answer() -> None:
     assert [line.get("request_id") for line in lines] == ["0a-1b", None, None, None]
 
 
-def answered(status_code: int) -> httpx.HTTPStatusError:
-    request = httpx.Request("GET", "https://model")
-    return httpx.HTTPStatusError("no", request=request, response=httpx.Response(status_code))
-
-
 def raising(error: Exception) -> Execute:
     return mock.AsyncMock(side_effect=error)
 
@@ -152,8 +149,8 @@ async def returns(_: RequestContext, __: EventQueue) -> None: ...
         (raising(ValueError()), "raised"),
         (raising(ExceptionGroup("all", [failures.FinalError()])), "raised"),
         (raising(ExceptionGroup("all", [BudgetError()])), "budget"),
-        (raising(answered(401)), "refused"),
-        (raising(answered(503)), "unavailable"),
+        (raising(answer(401)), "refused"),
+        (raising(answer(503)), "unavailable"),
         (raising(failures.RetryLater(1)), "unavailable"),
         (raising(failures.WrongCallError()), "raised"),
         (fails, "agent"),
@@ -216,10 +213,6 @@ async def test_the_time_to_the_first_chunk() -> None:
     assert running_ms >= 9000
 
 
-async def deaf(_context: RequestContext, _queue: EventQueue) -> None:
-    await asyncio.Event().wait()
-
-
 async def by_the_api(stand: Stand) -> None:
     wait, task_id = Wait(None, ""), stand.task.task_id
     await cancel(stand.bench.backends, ANONYMOUS, task_id, wait=wait, timeout_s=0.01)
@@ -247,7 +240,7 @@ async def test_a_canceled_task_says_the_same_whoever_ends_it(
     end: Callable[[Stand], Awaitable[None]], *, was_claimed: bool
 ) -> None:
     """A canceled task has the same sentence, whichever process ends it, claimed or not."""
-    stand = await sent(Agent(deaf, deaf), clock=SystemClock(), cancel_timeout_s=0.05)
+    stand = await sent(Agent(silent, silent), clock=SystemClock(), cancel_timeout_s=0.05)
     if was_claimed:
         await stand.storage.commit(stand.task, Commit(token="attempt", claims=True))
     await end(stand)

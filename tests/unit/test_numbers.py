@@ -146,9 +146,8 @@ async def client(agent: Echo, backends: Backends) -> AsyncIterator[httpx.AsyncCl
 async def test_numbers_in_and_out(agent: Echo, client: httpx.AsyncClient) -> None:
     """In each version and binding, in one piece and streamed, as data and as metadata."""
     for name, (path, version, body) in forms(DATA).items():
-        answer = await client.post(
-            path, json=body, headers={"A2A-Version": version} if version else {}
-        )
+        headers = {"A2A-Version": version} if version else {}
+        answer = await client.post(path, json=body, headers=headers)
         lines = [line[6:] for line in answer.text.splitlines() if line.startswith("data: ")]
         text = f"[{','.join(lines)}]" if lines else answer.text
         check(text, DATA, *([{"done": 3, "total": 10}] if lines else []))
@@ -166,9 +165,8 @@ async def test_numbers_for_operators(
     task_id = task["task"]["id"]
     listed = "/tasks?includeArtifacts=true"
     check((await client.get(listed, headers={"A2A-Version": "1.0"})).text, DATA)
-    check(
-        (await client.get("/.well-known/agent-card.json")).text, {"maxBytes": 10**8, "share": 0.5}
-    )
+    shown_card = (await client.get("/.well-known/agent-card.json")).text
+    check(shown_card, {"maxBytes": 10**8, "share": 0.5})
 
     log = await backends.storage.for_scope(ANONYMOUS).read(task_id)
     assert isinstance(log, Log)

@@ -171,17 +171,13 @@ BAD_NAMES = {
 }
 
 
-def start_api(settings: Settings) -> None:
-    create_app(settings, memory_backends(settings), load_card(CARD))
+STARTS: list[Any] = [
+    lambda settings: create_app(settings, memory_backends(settings), load_card(CARD)),
+    lambda settings: WorkerAdapter(memory_backends(settings), Agent(complete), settings),
+]
 
 
-def start_worker(settings: Settings) -> None:
-    WorkerAdapter(memory_backends(settings), Agent(complete), settings)
-
-
-@pytest.mark.parametrize(
-    ("names", "start"), list(zip(BAD_NAMES, cycle([start_api, start_worker]), strict=False))
-)
+@pytest.mark.parametrize(("names", "start"), list(zip(BAD_NAMES, cycle(STARTS), strict=False)))
 def test_a_bad_name_stops_the_start(names: str, start: Any, modules: Path) -> None:
     """API and worker do not start with a bad name; one sentence has the name and the reason."""
     (modules / "raising_here.py").write_text("raise ValueError('not\\n today.')\n")
@@ -220,9 +216,8 @@ def test_a_module_beside_the_agent_is_found(modules: Path, tmp_path: Path) -> No
     """The agent's folder is on the import path of its worker: agent and setting mean one object."""
     folder = tmp_path / "agent"
     folder.mkdir()
-    (folder / "beside_here.py").write_text(
-        "from contextvars import ContextVar\nLOCALE = ContextVar('locale')\n"
-    )
+    beside = "from contextvars import ContextVar\nLOCALE = ContextVar('locale')\n"
+    (folder / "beside_here.py").write_text(beside)
     source = AGENT.replace('LOCALE = ContextVar("locale")', "from beside_here import LOCALE")
     (folder / "reading_here.py").write_text(source)
     load_agent("reading_here.py:Reader", folder=folder)

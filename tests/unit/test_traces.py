@@ -128,10 +128,7 @@ class Author(Worker):
 
 
 class World(Bench):
-    """The functions of a deployment on one table of dictionaries, called one at a time.
-
-    Its public methods are the words of `SCENARIOS`.
-    """
+    """The functions of a deployment on one table, called one by one by words of `SCENARIOS`."""
 
     clock: PacedClock
 

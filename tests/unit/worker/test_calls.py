@@ -776,11 +776,7 @@ def forged(clerk: Peer, state: str, **form: Any) -> httpx.Request:
 
 
 def test_no_notification_is_believed(clerk: Peer, mail: list[httpx.Request]) -> None:
-    """One that says nothing of an end does nothing, and one that lies makes the turn look.
-
-    A second one that lies wakes nobody. The turn looks itself, as without notifications: so the end
-    is found in minutes, though its own notification is one too many, too.
-    """
+    """One without an end does nothing, one that lies makes the turn look, once: found soon."""
     buyer, starts = Buyer(orders_and_waits, clerk.remote()), [1]
 
     def is_unchanged() -> None:

@@ -247,6 +247,17 @@ class Mute(BaseException):
 
 raise Mute
 """
+KEEPING = """
+from a2a_serverless.worker import Worker
+
+class Keeping(Worker):
+    keeps_conversation = True
+
+    async def handle(self, ctx):
+        await ctx.respond("hello")
+
+agent = Keeping()
+"""
 ASKING = """
 class Asking(Worker):
     async def handle(self, ctx):
@@ -266,6 +277,7 @@ FILES = {
     "helper_with_an_error": "import json\n\njson.loads('{')\n",
     "mute": MUTE,
     "relative": "from . import helper\n",
+    "keeping": KEEPING,
     "garbled": "import helper_with_a_typo\n",
     "helper_with_a_typo": "\nagent = = 1\n",
 }
@@ -395,26 +407,12 @@ async def test_a_deployed_agent_that_cannot_load_fails_its_tasks(folder: Path, c
     assert caplog.text.count(reason) == 4
 
 
-KEEPING = """
-from a2a_serverless.worker import Worker
-
-class Keeping(Worker):
-    keeps_conversation = True
-
-    async def handle(self, ctx):
-        await ctx.respond("hello")
-
-agent = Keeping()
-"""
-
-
 @pytest.mark.parametrize("is_serial", [True, False])
 async def test_an_agent_that_keeps_conversations_needs_their_order(
-    tmp_path: Path, caplog: Log, *, is_serial: bool
+    folder: Path, caplog: Log, *, is_serial: bool
 ) -> None:
     """A deployment whose turns may overlap is refused with the parameter to set."""
-    (tmp_path / "keeping.py").write_text(KEEPING)
-    agent = deployed_agent("keeping.py:agent", folder=tmp_path, is_serial=is_serial)
+    agent = deployed_agent("keeping.py:agent", folder=folder, is_serial=is_serial)
     assert ("the parameter Conversations=serial" in caplog.text) is not is_serial
     _, head = await run(agent, max_attempts=1)
     assert head.state == (S.TASK_STATE_COMPLETED if is_serial else S.TASK_STATE_FAILED)

@@ -31,10 +31,7 @@ def bench(agent_bench: MakeBench) -> Bench:
 
 
 def test_progress_is_a_status_with_metadata(bench: Bench) -> None:
-    """Numbers as metadata, the text as message; the task has the last one.
-
-    In a loop, what changes neither whole percents nor text is left out.
-    """
+    """Numbers are metadata, the text a message; what changes no percent or text is left out."""
 
     async def handle(ctx: TaskContext) -> None:
         await ctx.progress(1, 4)

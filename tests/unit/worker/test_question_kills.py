@@ -278,12 +278,7 @@ class Host(Worker):
 
 
 class _Outside:
-    """Who answers questions and posts to callbacks, each at random times, and may die at that.
-
-    Args:
-        host: its script says what is answered.
-        backends: where the task is.
-    """
+    """Answers questions and posts to callbacks, at random times, and may die at that."""
 
     def __init__(self, host: Host, backends: Backends) -> None:
         self._host, self._backends, self._chance = host, backends, host.fate.chance
@@ -356,19 +351,9 @@ class _Outside:
 
 
 def run(
-    seed: int,
-    table: Table,
-    clock: PacedClock,
-    *,
-    script: Script = (),
-    share: float = 0.03,
-    at: int = 0,
+    seed: int, table: Table, clock: Any, *, script: Script = (), share: float = 0.03, at: int = 0
 ) -> Fate:
-    """Run one conversation to its end; return how often its process has died.
-
-    The process dies at each point with a probability of `share`; with `at` once, at that one. One
-    that answers dies before it has sent the turn in a third of all cases.
-    """
+    """Run a conversation to its end; its process dies at a `share` of points, or once `at` one."""
     fate = Fate(seed, share, at)
     options: dict[str, Any] = {"max_attempts": 100, "retry_base_s": 0.001}
     options["public_url"] = "http://agent.example"

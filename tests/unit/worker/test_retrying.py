@@ -31,6 +31,7 @@ from tests.support.messages import request, said
 from tests.support.present import present
 from tests.support.workers import Agent, Execute, S, chunk, complete, params_of, status
 from tests.unit.worker.stand import Log, Patch, Stand, actions, beside, lines, run, sent
+from tests.unit.worker.test_ends_of_attempts import begin
 
 
 async def returning(context: RequestContext, queue: EventQueue) -> None:
@@ -527,11 +528,6 @@ async def test_a_text_that_cannot_be_stored_as_it_is(text: str) -> None:
 
 async def test_interruptions_are_bounded(caplog: Log) -> None:
     """A turn whose workers are always told to stop ends; a line says when that begins to count."""
-
-    async def begin(context: RequestContext, queue: EventQueue) -> None:
-        await queue.enqueue_event(chunk(context, "begun"))
-        await asyncio.Event().wait()
-
     stand = await sent(Agent(begin))
     stand.queue._max_receives = 100  # its deliveries do not run out before its attempts
     tried = list[int]()

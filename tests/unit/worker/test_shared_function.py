@@ -36,17 +36,12 @@ LIMIT_S = 30.0
 
 
 class Function(Stand):
-    """The worker function in a test's event loop. Its agent works as the message says.
-
-    `SECONDS NAME` takes so long and completes. `raises` raises in its first start, `asks` asks.
-    """
+    """The worker function in a test's loop; a message is `SECONDS NAME`: raises, asks or any."""
 
     def __init__(self, turns: int = 3, *, limit_s: float = LIMIT_S, left_s: float = 900) -> None:
         options = {"worker_turns": turns, "turn_limit_s": limit_s, "retry_base_s": 0.01}
         super().__init__(Agent(self._work), visibility_s=60, **options)
-        quarantine = self.bench.backends.quarantine
-        assert isinstance(quarantine, TableQueue)
-        self.quarantine = quarantine
+        self.quarantine: Any = self.bench.backends.quarantine
         self.function = WorkerFunction(self.bench.backends, self.agent, self.bench.settings)
         self.function._loop.close()  # the test's own loop runs its invocations
         self.function._adapter = self.bench.adapter

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from a2a_serverless.clock import Clock
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage import layout, shares
@@ -118,10 +117,6 @@ class World(Repairs):
 
     def copies(self) -> list[str]:
         return [message.task_id for message in left(self.queue)]
-
-
-def _storage(clock: Clock) -> DurableStorage:
-    return DurableStorage(MemoryTable(layout.INDEXES), clock=clock)
 
 
 async def test_those_who_wait_are_woken_by_turns() -> None:
@@ -249,7 +244,8 @@ async def test_a_dead_workers_turn_goes_only_to_a_queue_that_is_read(turns: int,
     settings = Settings(worker_turns=turns, turn_limit_s=60, max_attempts=3)
     clock = ManualClock()
     queues = {name: MemoryQueue(Operation, clock=clock) for name in ("operations", "quarantine")}
-    backends = replace(memory_backends(settings, clock), storage=_storage(clock))
+    storage = DurableStorage(MemoryTable(layout.INDEXES), clock=clock)
+    backends = replace(memory_backends(settings, clock), storage=storage)
     backends = replace(backends, operations=queues["operations"], quarantine=queues["quarantine"])
     adapter = WorkerAdapter(backends, Agent(complete), settings)
     dead = (await backends.storage.open_task("ctx", request())).head

@@ -38,7 +38,14 @@ from tests.support.present import present
 from tests.support.queues import left
 from tests.support.workers import Agent, S, chunk, idle, params_of, status
 from tests.unit.worker.stand import Handle, Log, Patch, Script, Stand, beside, lines, run, sent
-from tests.unit.worker.test_ends_of_attempts import PLACES, Exits, Place, exits, interrupts
+from tests.unit.worker.test_ends_of_attempts import (
+    PLACES,
+    Exits,
+    Place,
+    UnsayableError,
+    exits,
+    interrupts,
+)
 
 __all__ = ["Handle", "Script", "Stand", "run"]
 
@@ -108,21 +115,12 @@ async def test_a_step_in_a_step_is_a_plain_call() -> None:
     assert (await stand.kinds()).count("Recorded") == 1
 
 
-class UnsayableError(Exception):
-    def __str__(self) -> str:
-        raise RuntimeError("it has no text")
-
-
-class Stop(BaseException):
-    """What a framework raises past `except Exception`, as pytest's own do."""
-
-
 @pytest.mark.parametrize(
     ("failure", "says"),
     [
         (ValueError("no such page"), "ValueError: no such page"),
         (UnsayableError(), "UnsayableError: (its text cannot be read)"),
-        (Stop("enough"), "Stop: enough"),
+        (type("Stop", (BaseException,), {})("enough"), "Stop: enough"),  # as pytest's own are
     ],
 )
 async def test_a_failure_is_recorded_if_an_agent_goes_on(failure: BaseException, says: str) -> None:
