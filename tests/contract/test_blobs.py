@@ -356,7 +356,7 @@ async def test_a_task_is_read_as_it_was_written(storage: DurableStorage) -> None
 async def test_a_commit_names_only_what_is_stored(
     storage: DurableStorage, blobs: Blobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the store refuses, nothing is committed; without a store no reference is, but a link."""
+    """If the store refuses, nothing is committed; without one no reference is taken, a link is."""
     head = await begun(storage, Part(text="hi"))
     monkeypatch.setattr(blobs, "put", refuse)
     artifact = Artifact(artifact_id="a", parts=[Part(raw=LARGE)])
