@@ -170,13 +170,10 @@ def test_the_file_of_the_project(run: Say, home: Path, monkeypatch: Any, command
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_table_of_the_environment_is_named(
+def test_a_table_is_named(
     run: Say, home: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    """It is used, and a change is refused where the folder's own file may be meant.
-
-    A file that is named with --file is opened all the same, and no queue of AWS.
-    """
+    """It is used, but no change where the folder's file may be meant; --file is opened anyway."""
     named = made(home / "elsewhere/other.db")
     monkeypatch.setenv("A2A_TABLE", f"file:{named}")
     used = f"table file:{named}, which A2A_TABLE names"

@@ -32,10 +32,7 @@ ENDED, ASKS, WORKS = "COMPLETED", "INPUT_REQUIRED", "WORKING"
 
 
 class Stranger:
-    """An agent that answers as it is told, at whatever name leads to it, and notes what it is sent.
-
-    Its card names `interface` and `store`; what begins with `/` is its own.
-    """
+    """An agent that answers as it is told, and notes what it is sent; `/…` is a URL of its own."""
 
     def __init__(self) -> None:
         self.url = self.interface = self.store = ""

@@ -174,10 +174,7 @@ def test_the_root_is_the_consoles_for_browsers_alone(running: Dev, person: httpx
 
 
 def test_a_place_that_is_none_is_refused(person: httpx.Client) -> None:
-    """With a sentence, and the console's headers: in lists, the journal, and what a key is of.
-
-    What is not there is a page that says so, or nothing, and no error of the server.
-    """
+    """With a sentence and the console's headers; what is not there is a page, or nothing."""
     ends = ("unknown", "unknown/live", "un%20known", "unknown/part/0/0")
     for path in (*(f"/task/x/{end}" for end in ends), "/nowhere"):
         assert person.get(f"/_console{path}").status_code == 404, path

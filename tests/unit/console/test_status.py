@@ -375,10 +375,7 @@ async def owed(storage: DurableStorage, task_id: str, host: str, at: int) -> Pus
 async def test_webhooks_that_fail_now_are_shown_by_host(
     storage: DurableStorage, inspector: Inspector, clock: ManualClock
 ) -> None:
-    """With their number, since when, and when the next attempt is; one that works again is not.
-
-    The list of those that were given up has a task while it has such a webhook.
-    """
+    """With number, since when and the next attempt; those given up are in a list of tasks."""
     begun = clock.now_ms()
     for number in range(3):
         await asked(storage, f"t{number}")
