@@ -28,7 +28,6 @@ from tests.support.required import report_not_run
 
 HERE = Path(__file__).parent
 CARD = HERE.parents[1] / "examples/echo_executor/agent_card.json"
-MARK = "browser"
 PATIENCE_MS = 90_000
 """How long a page may take on a slow machine; nothing waits for it where all goes well."""
 expect.set_options(PATIENCE_MS)
@@ -39,7 +38,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Report a test as not run where there is no chromium; as failed in the whole run of CI."""
-    if CHROMIUM is None and HERE in item.path.parents and item.get_closest_marker(MARK):
+    if CHROMIUM is None and HERE in item.path.parents and item.get_closest_marker("browser"):
         report_not_run("There is no chromium here: apt-get install chromium.")
 
 

@@ -21,7 +21,6 @@ pytestmark = [pytest.mark.foreign, pytest.mark.timeout(300)]
 
 OPENS_TWO = {"strands_client": ("after",)}
 """Where a server opens a second task: of A2A 0.3, it has neither a list nor a memory of ids."""
-SERVERS = ("google_adk", "a2akit", "strands_client")
 POINTS = ("before", "after", step("ctx.call_agent books"))
 """In the sending: before the server has the message, and after it has answered; behind a record."""
 
@@ -39,7 +38,7 @@ class Server:
         return self.notes.read_text(encoding="utf-8").splitlines()
 
 
-@pytest.fixture(scope="module", params=SERVERS)
+@pytest.fixture(scope="module", params=("google_adk", "a2akit", "strands_client"))
 def server(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[Server]:
     """One after the other, each for all of its points."""
     name, folder = request.param, tmp_path_factory.mktemp("server")

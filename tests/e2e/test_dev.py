@@ -143,9 +143,6 @@ def test_a_disk_without_room(folder: Path) -> None:
         assert full.command.end() == 0
 
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-
-
 @pytest.mark.long
 def test_demo_shows_a_streamed_and_a_resumed_task(tmp_path: Path) -> None:
     """`demo` exits 0 from any folder and without an AWS account, and shows both tasks whole."""
@@ -167,7 +164,7 @@ def test_demo_shows_a_streamed_and_a_resumed_task(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_demo_of_an_own_agent(tmp_path: Path) -> None:
     """`demo` in a folder with an agent and its card runs that agent on the card's examples."""
-    example = EXAMPLES / "questionnaire_worker"
+    example = Path(__file__).parents[2] / "examples" / "questionnaire_worker"
     shutil.copy(example / "agent.py", tmp_path)
     card = json.loads((example / "agent_card.json").read_text())
     card["skills"][0]["examples"] = ["begin", "stop"]

@@ -22,7 +22,6 @@ from tests.e2e.test_projects import IS_LONG
 from tests.support import pages
 from tests.support.blocks import Block, blocks, commands
 
-PAGE = pages.path("first-agent")
 SLOW = "asyncio.sleep(5)"
 HELD = 'asyncio.sleep(60 if city == "Lisbon" and not __import__("os").path.exists("go") else 0)'
 """Stands for the wait of the page's agent: Lisbon is waited for until the second process runs."""
@@ -94,7 +93,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
 
 def parts() -> tuple[list[Block], list[Block]]:
     """The blocks that install and make the project, and those behind them."""
-    found = blocks(PAGE)
+    found = blocks(pages.path("first-agent"))
     first = next(number for number, block in enumerate(found) if block.language == "python")
     return found[:first], found[first:]
 

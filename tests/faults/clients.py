@@ -22,7 +22,6 @@ from tests.support.a2a_calls import REST, Answer, message, read, target
 from tests.support.messages import request
 
 PAUSE_S = 0.1
-SERVER_ERROR = 500
 HEADERS = {"A2A-Version": "1.0", "Content-Type": "application/json"}
 
 
@@ -87,7 +86,7 @@ class Patient:
                 self.repeated[type(error).__name__] += 1
             else:
                 # A server that ends answers what it cannot finish with a 500 that is no JSON.
-                if response.status_code < SERVER_ERROR:
+                if response.status_code < 500:
                     return read(response)
                 self.repeated[str(response.status_code)] += 1
             await asyncio.sleep(PAUSE_S)

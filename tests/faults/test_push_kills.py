@@ -49,8 +49,6 @@ SETTLED_S = 180.0
 RECORDED = "push: one kill at each point"
 """Under which one of the tasks is recorded."""
 
-CREATE = "CreateTaskPushNotificationConfig"
-
 
 @dataclass
 class Webhooks:
@@ -121,7 +119,7 @@ async def _task(world: World, receiver: Receiver, number: int) -> tuple[Told, To
     task_id = await world.send("ask", webhook=receiver.url(path=failing))
     paused = await world.state(task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
     second = {"taskId": task_id, "id": "second", "url": receiver.url(path=refusing)}
-    created = await world.client.call(CREATE, second)
+    created = await world.client.call("CreateTaskPushNotificationConfig", second)
     assert created.result["id"] == "second", created
     await world.send("chunks 2 0", task=paused)
     await world.end(task_id)

@@ -33,7 +33,6 @@ from tests.unit.client.scripted_server import (
     status,
 )
 
-WORKING = TaskState.TASK_STATE_WORKING
 AUTH_REQUIRED = TaskState.TASK_STATE_AUTH_REQUIRED
 WAITING = [*LOG[:2], status(AUTH_REQUIRED), *LOG[2:]]
 
@@ -86,7 +85,7 @@ class TestTrouble:
     async def test_line_ends_of_others(self, world: World, begin: str, newline: str) -> None:
         """What JavaScript's and Java's servers send as it is cuts no event, wherever it stands."""
         text = "".join(f"a{odd}" for odd in "\x85\u2028\u2029")
-        log = [opened(WORKING), *(chunk(text[n:]) for n in range(6)), LOG[-1]]
+        log = [opened(TaskState.TASK_STATE_WORKING), *(chunk(text[n:]) for n in range(6)), LOG[-1]]
         server = world.server = ScriptedServer(log, ids=False)
         body = server.body(world.binding).decode().replace("\r\n", newline)
         server.faults.append(Fault(events=0, tail=(begin + body).encode()))

@@ -30,8 +30,7 @@ from tests.unit.frameworks.talks import Talk, answered, killed_everywhere
 
 HIGH, LOW = "\ud83d", "\ude00"
 """The halves of the surrogate pair of 😀."""
-DOCS = pages.part("build")
-TABLE = DOCS.partition("\n## Options\n")[2].partition("\n## ")[0]
+TABLE = pages.part("build").partition("\n## Options\n")[2].partition("\n## ")[0]
 
 
 def refused(make: Callable[[], Any]) -> str:

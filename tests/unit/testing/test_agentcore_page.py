@@ -14,8 +14,6 @@ from a2a_serverless_tools.testing import step
 from a2a_serverless_tools.testing.fixtures import MakeBench
 from tests.support import pages
 
-PAGE = pages.path("agentcore")
-
 
 class Runtime:
     """A client of AgentCore that answers, and keeps what it was asked."""
@@ -31,7 +29,7 @@ class Runtime:
 
 def test_a_turn_there_is_a_step(agent_bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that dies behind the step asks once; a caller's conversation has one session."""
-    source, *_ = re.findall(r"(?s)```python\n(.*?)```", PAGE.read_text(encoding="utf-8"))
+    source, *_ = re.findall(r"(?s)```python\n(.*?)```", pages.text("agentcore"))
     runtime, names = Runtime(), dict[str, Any]()
     monkeypatch.setattr(boto3, "client", lambda _: runtime)
     exec(source, names)  # noqa: S102 - it is the repository's own page
