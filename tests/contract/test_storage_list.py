@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.layout import HOUR_MS
 from a2a_serverless.storage.listing import _FIRST_COMMITS, ListTasksQuery, _Listing, list_tasks
+from a2a_serverless.storage.snapshots import ListedTasks
 from a2a_serverless.tasks.head import MAX_INLINE_BYTES
 from a2a_serverless.tasks.identity import first_task_id
 from a2a_serverless.tasks.rules import Commit
@@ -219,6 +221,48 @@ async def test_history_and_artifacts_of_a_listed_task(tasks: Storage) -> None:
     for query, history, artifacts in cases:
         (listed,) = (await tasks.list_tasks(query_of(**query))).tasks
         assert (said(listed), len(listed.artifacts)) == (history, artifacts)
+
+
+async def test_a_listed_task_is_never_that_of_an_earlier_page(
+    storage: DurableStorage, tasks: Storage
+) -> None:
+    """Another page shows what was committed since, by any process, and a new task under the id."""
+    views: list[dict[str, Any]] = [{}, {"include_artifacts": True}, {"history_length": 1}]
+
+    async def shown() -> list[Any]:
+        """The task in each view, as two processes list it, one of which has listed it before."""
+        told = []
+        for view in (*views, views[0]):  # the last one is also the first that is asked for next
+            for one in (storage, storage, replace(storage, listed=ListedTasks())):
+                (task,) = (await list_tasks(one, query_of(**view))).tasks
+                told.append((said(task), len(task.artifacts)))
+                task.history.clear()  # the caller's own
+        assert told[::3] == told[1::3] == told[2::3]
+        return told[: 3 * len(views) : 3]
+
+    await storage.open_task("ctx", request("1"), task_id="again")
+    assert await shown() == [(["1"], 0), (["1"], 0), (["1"], 0)]
+    written = [ArtifactWrite(artifact("a", "x"))]
+    await tasks.update_task("again", messages=[message("2")], artifacts=written)
+    assert await shown() == [(["1", "2"], 0), (["1", "2"], 1), (["2"], 0)]
+    await delete_task(storage, "again")
+    await storage.open_task("ctx", request("3"), task_id="again")
+    assert await shown() == [(["3"], 0), (["3"], 0), (["3"], 0)]
+
+
+async def test_the_listed_tasks_in_memory_are_bounded(storage: DurableStorage) -> None:
+    """Those that were listed last are kept; a task that alone is larger is not."""
+    heads = [(await storage.open_task("ctx", request(str(n)))).head for n in range(3)]
+    small, large = Task(id="x" * 40), Task(id="x" * 400)
+    listed = ListedTasks(most_bytes=2 * small.ByteSize())
+    listed.keep(heads[0], "view", small)
+    listed.keep(heads[1], "view", small)
+    assert listed.of(heads[0], "view") == small
+    listed.keep(heads[2], "view", small)
+    assert [listed.of(head, "view") for head in heads] == [small, None, small]
+    assert listed.of(heads[0], "another") is None
+    listed.keep(heads[0], "view", large)
+    assert listed.of(heads[0], "view") is None
 
 
 async def walk(

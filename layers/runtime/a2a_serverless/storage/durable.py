@@ -58,7 +58,7 @@ from a2a_serverless.storage.codec import (
     sent_item,
 )
 from a2a_serverless.storage.contexts import Contexts, context_conflict
-from a2a_serverless.storage.snapshots import NearSnapshots, snapshot_of
+from a2a_serverless.storage.snapshots import ListedTasks, NearSnapshots, snapshot_of
 from a2a_serverless.storage.table import (
     NEW,
     Item,
@@ -265,6 +265,8 @@ class DurableStorage:
     """True: the turns of a conversation run one after the other."""
     near: NearSnapshots = field(default_factory=NearSnapshots)
     """Shorter ways to long tasks, in memory."""
+    listed: ListedTasks = field(default_factory=ListedTasks)
+    """The tasks of the last pages, in memory."""
     joining: Joining | None = None
     """Is asked before each creation and commit; None: no other changes join them."""
 

@@ -110,8 +110,7 @@ async def list_tasks(
     listing = _Listing.of(query, storage.scope)
     found = await _newest(storage, listing, query.page_size, most)
     heads = _affordable(found.heads[: query.page_size], query)
-    logs = await _short_logs(storage, [head for head in heads if _needs_log(head, query)])
-    at_hand = [_at_hand(head, logs.get(head.task_id), query) for head in heads]
+    at_hand = await _at_hand(storage, heads, query)
     left = [head for head, task in zip(heads, at_hand, strict=True) if task is None]
     read = iter(await asyncio.gather(*(_read(storage, head, query) for head in left)))
     shown = [next(read) if task is None else task for task in at_hand]
@@ -154,11 +153,25 @@ async def count_states(storage: DurableStorage) -> Counter[str]:
     return Counter(str(entry.get("state")) for part in parts for entry in part)
 
 
-def _at_hand(head: Head, log: Log | None, query: ListTasksQuery) -> Task | None:
-    """Return the task of a listed HEAD as of HEAD; None: its log has to be read."""
-    if log is not None:
-        return log.fold().task(query.history_length, include_artifacts=query.include_artifacts)
-    return None if _needs_log(head, query) else task_of_head(head)
+async def _at_hand(
+    storage: DurableStorage, heads: Sequence[Head], query: ListTasksQuery
+) -> list[Task | None]:
+    """Return the tasks of listed HEADs as of HEAD; None: its log has to be read."""
+    length, has_artifacts = view = query.history_length, query.include_artifacts
+    found = {
+        head.task_id: storage.listed.of(head, view)
+        if _needs_log(head, query)
+        else task_of_head(head)
+        for head in heads
+    }
+    logs = await _short_logs(
+        storage, [h for h in heads if found[h.task_id] is None and _needs_log(h, query)]
+    )
+    for task_id, log in logs.items():
+        task = log.fold().task(length, include_artifacts=has_artifacts)
+        found[task_id] = task
+        storage.listed.keep(log.head, view, task)
+    return [found[head.task_id] for head in heads]
 
 
 async def _read(storage: DurableStorage, head: Head, query: ListTasksQuery) -> Task | None:

@@ -16,6 +16,8 @@ from collections import OrderedDict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from a2a.types import Task
+
 from a2a_serverless import faults
 from a2a_serverless.errors import (
     ConfigurationError,
@@ -43,6 +45,8 @@ NEAR_COMMITS: Final = 32
 """Commits since the last snapshot in memory after which a task gets another one there."""
 NEAR_BYTES: Final = 8_000_000
 """The most bytes of the tasks whose snapshots a process keeps in memory, as stored."""
+LISTED_BYTES: Final = 4_000_000
+"""The most bytes of the tasks that a process keeps in memory as pages have shown them."""
 
 
 class NearSnapshots:
@@ -94,6 +98,38 @@ class NearSnapshots:
         """Drop the snapshot of a task that is gone."""
         with self._lock:
             self._kept.pop(task, None)
+
+
+class ListedTasks:
+    """The tasks that pages have shown, those that were shown last. Thread-safe.
+
+    HEAD's mark names the write that has made it, and the log up to there never changes: so a task
+    is valid as long as HEAD, which every page fetches, has the same mark.
+    """
+
+    def __init__(self, most_bytes: int = LISTED_BYTES) -> None:
+        self._left = most_bytes
+        self._kept: OrderedDict[TaskKey, tuple[object, bytes]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, head: Head, view: object) -> Task | None:
+        """Return a task as a view shows it, as an object of the caller's; None: it is not kept."""
+        task = head.scope, head.task_id
+        with self._lock:
+            made, content = self._kept.get(task, (None, b""))
+            if made != (head.incarnation, head.mark, view):
+                return None
+            self._kept.move_to_end(task)
+        return Task.FromString(content)
+
+    def keep(self, head: Head, view: object, shown: Task) -> None:
+        """Keep a task as a view shows it, in the place of another view of it."""
+        task, content = (head.scope, head.task_id), shown.SerializeToString()
+        with self._lock:
+            self._left += len(self._kept.pop(task, (None, b""))[1]) - len(content)
+            self._kept[task] = (head.incarnation, head.mark, view), content
+            while self._left < 0:
+                self._left += len(self._kept.popitem(last=False)[1][1])
 
 
 async def snapshot_of(storage: DurableStorage, head: Head) -> Snapshot | None:
