@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from a2a.types import Artifact, Part, TaskState
-from playwright.sync_api import Browser, ConsoleMessage, expect
+from playwright.sync_api import Browser, ConsoleMessage, Route, expect
 
 from a2a_serverless.storage.deletion import count_data
 from a2a_serverless.tasks.entries import ArtifactWritten
@@ -73,9 +73,20 @@ def test_a_task_is_followed_to_its_end(visit: Visit, tmp_path: Path) -> None:
 
 
 def test_a_cut_connection_is_resumed(visit: Visit, tmp_path: Path) -> None:
-    """What came before the cut and after it is each chunk once; the chat goes on meanwhile."""
+    """What came before the cut and after it is each chunk once; the chat goes on meanwhile.
+
+    The wire is opened before the page's script comes, and stays open.
+    """
+
+    def late(script: Route) -> None:
+        visit.page.check("#use-wire")
+        script.continue_()
+
     begin(visit, f"count {tmp_path / 'go'}")
-    visit.page.check("#use-wire")
+    expect(visit.page.locator("#now")).to_be_visible()
+    visit.page.route("**/console.js", late)
+    visit.page.reload()
+    expect(visit.page.locator("#use-wire")).to_be_checked()
     expect(visit.page.locator(".lines")).to_contain_text('"text": "3 "')
     visit.page.click("text=Cut the connection")
     expect(visit.page.locator(".lines")).to_contain_text("The connection was cut here.")

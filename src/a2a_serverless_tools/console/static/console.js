@@ -206,7 +206,8 @@ function talk(form) {
     isBack ||= Boolean(unsent);
     if (follows) scrollBy(0, hidden());
   };
-  useWire.checked = kept.get("wire") === "on";
+  // A reader may have opened the wire before this script came.
+  useWire.checked ||= kept.get("wire") === "on";
   useWire.addEventListener("change", () => kept.set("wire", useWire.checked ? "on" : "off"));
   text.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
