@@ -415,12 +415,6 @@ class SqliteTable(Streamed):
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, 0.01)
 
-    def _get(self, key: Key) -> Item | None:
-        row = self._connection.execute(
-            "SELECT PK, SK, item, bytes FROM items WHERE PK = ? AND SK = ?", key
-        ).fetchone()
-        return None if row is None else _decoded(*row)
-
     def _load(self, keys: Sequence[Key]) -> dict[Key, Item | None]:
         found: dict[Key, Item | None] = dict.fromkeys(keys)
         for start in range(0, len(keys), _ROWS_A_PAGE):
@@ -494,25 +488,33 @@ class SqliteTable(Streamed):
 
     def _write(self, writes: Sequence[Write]) -> None:
         with self._transaction() as connection:
-            before = [self._get(write.key) for write in writes]
-            after = outcome(writes, before, self._indexes)
-            for write, old, new in zip(writes, before, after, strict=True):
-                self._store(write.key, old, new)
-            if None in after:
+            found = self._load([write.key for write in writes])
+            after = outcome(writes, [found[write.key] for write in writes], self._indexes)
+            self._replace([item for item in after if item is not None])
+            gone = [write.key for write, item in zip(writes, after, strict=True) if item is None]
+            if gone:
+                connection.executemany("DELETE FROM items WHERE PK = ? AND SK = ?", gone)
                 connection.execute(_DELETED)
 
-    def _store(self, key: Key, before: Item | None, item: Item | None) -> None:
-        connection = self._connection
-        if before is not None:
-            connection.execute("DELETE FROM items WHERE PK = ? AND SK = ?", key)
-        if item is not None:
-            columns = "".join(f'"{name}", ' for name in self._columns)
-            values = (*key, *(item.get(name) for name in self._columns), *_encoded(item))
-            connection.execute(
-                f"INSERT INTO items (PK, SK, {columns} item, bytes)"  # noqa: S608 - names of the layout
-                f" VALUES ({', '.join('?' * len(values))})",
-                values,
-            )
+    def _replace(self, items: Sequence[Item]) -> None:
+        """Store items in rows of new numbers, by one statement.
+
+        Each statement gives other threads the interpreter, and they keep it for 5 ms.
+        """
+        if not items:
+            return
+        columns = ("PK", "SK", *self._columns)
+        row = f"({', '.join('?' * (len(columns) + 2))})"
+        names = ", ".join(f'"{name}"' for name in columns)
+        self._connection.execute(
+            f"REPLACE INTO items ({names}, item, bytes)"  # noqa: S608 - names of the layout
+            f" VALUES {', '.join([row] * len(items))}",
+            [
+                value
+                for item in items
+                for value in (*(item.get(name) for name in columns), *_encoded(item))
+            ],
+        )
 
     def _forget(self, before_s: int, limit: int) -> int:
         with self._transaction() as connection:
