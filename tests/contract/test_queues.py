@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import pytest
@@ -33,7 +33,7 @@ from a2a_serverless.queues.table import _DEDUPLICATION_S, _MOST_REMEMBERED, Tabl
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.changes import change
 from a2a_serverless.storage.layout import BY_DUE
-from a2a_serverless.storage.table import NEW, Item, Key, Put, Range, Update
+from a2a_serverless.storage.table import NEW, Item, Key, Put, Range, Table, Update
 from a2a_serverless.tasks.head import Operation
 from a2a_serverless.wiring import memory_backends
 from tests.contract.queues import (
@@ -792,20 +792,34 @@ OWN = Put(item=KEY._asdict(), when=[NEW])
 """The write of a sender, which succeeds once."""
 
 
+class Room:
+    """A place of this process, which notes what begins in it."""
+
+    def __init__(self) -> None:
+        self.begun = list[Handle[Note]]()
+        self.left = 0
+
+    def begin(self, handle: Handle[Note]) -> None:
+        self.begun.append(handle)
+
+    def leave(self) -> None:
+        self.left += 1
+
+
 class Bench:
-    """A queue, and a pull that waits and is reserved by a sender."""
+    """A queue, and a place that a sender of this process has reserved."""
 
     def __init__(self, queues: TableQueues) -> None:
         self.queues = queues
         self.queue: TableQueue[Note] = queues.queue()
+        self.room = Room()
+        self.queue.place = lambda: self.room
 
-    async def waits(self) -> tuple[asyncio.Task[list[Handle[Note]]], Reservation]:
-        """A pull that waits, and its reservation."""
-        pull = asyncio.create_task(self.queue.pull(1, PATIENCE_S))
-        async with asyncio.timeout(PATIENCE_S):
-            while (reserved := self.queue.reserve(self.queues.table)) is None:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
-        return pull, reserved
+    def reserved(self) -> Reservation:
+        """The place, reserved."""
+        reserved = self.queue.reserve(self.queues.table)
+        assert reserved is not None
+        return reserved
 
     async def stored(self, *changes: Any) -> None:
         """The changes are stored with a write of the sender's."""
@@ -818,17 +832,17 @@ class Bench:
 
 @on_tables
 async def test_a_message_is_received_with_its_senders_write(queues: TableQueues) -> None:
-    """The pull returns it once it is delivered; its handle acknowledges it like any other's."""
+    """It begins in the place once it is delivered; its handle acknowledges it like any other's."""
     bench = Bench(queues)
-    pull, reserved = await bench.waits()
-    await asyncio.sleep(0.01)
+    reserved = bench.reserved()
     await bench.stored(await reserved.sending(Note(text="1"), is_first=True))
     assert await bench.has(0, 1)
-    assert not pull.done()
+    assert not bench.room.begun
     assert reserved.deliver()
-    (handle,) = await pull
-    assert (handle.message.text, handle.attempt) == ("1", 1)
-    # From its receive on, however long the pull has waited: so it is not renewed at once.
+    reserved.release()
+    (handle,) = bench.room.begun
+    assert (handle.message.text, handle.attempt, bench.room.left) == ("1", 1, 0)
+    # From its receive on: so it is not renewed at once.
     assert handle.hidden_until == handle.sent_at + 1000 * bench.queue._visibility_s
     await bench.queue.send(Note(text="2"))
     await handle.extend(60)
@@ -839,27 +853,22 @@ async def test_a_message_is_received_with_its_senders_write(queues: TableQueues)
 
 @on_tables
 async def test_what_its_sender_does_not_store_is_not_delivered(queues: TableQueues) -> None:
-    """The pull takes the next message; none is left beside it, after a shutdown, or elsewhere."""
+    """The place is left to others; none is reserved without a free one, or elsewhere."""
     bench = Bench(queues)
     await bench.stored()
-    pull, reserved = await bench.waits()
-    elsewhere: Any = object()
-    for other in (queues.table, elsewhere):
-        assert bench.queue.reserve(other) is None
+    reserved, elsewhere = bench.reserved(), cast("Table", object())
     with pytest.raises(ConditionFailedError):
         await bench.stored(await reserved.sending(Note(text="lost"), is_first=True))
     assert not reserved.deliver()
     reserved.release()
+    assert (bench.room.begun, bench.room.left) == ([], 1)
     assert bench.queue.reserve(elsewhere) is None
-    await bench.queue.send(Note(task_id="other"))
-    (handle,) = await pull
-    assert handle.message.task_id == "other"
-    assert await bench.has(0, 1)
-    pull, reserved = await bench.waits()
+    assert queues.queue().reserve(queues.table) is None
+    reserved = bench.reserved()
     await bench.queue.shutdown()
     await change(queues.table, SystemClock(), await reserved.sending(Note(), is_first=False))
-    assert reserved.deliver()
-    assert [handle.message for handle in await pull] == [Note()]  # what is received is handed out
+    assert reserved.deliver()  # what is received is begun
+    assert [handle.message for handle in bench.room.begun] == [Note()]
     assert bench.queue.reserve(queues.table) is None
 
 
@@ -869,7 +878,7 @@ async def test_no_message_overtakes_others_of_its_group(queues: TableQueues) -> 
     bench = Bench(queues)
     await bench.queue.send(Note(text="1"))
     (first,) = await bench.queue.pull(1, PATIENCE_S)
-    pull, reserved = await bench.waits()
+    reserved = bench.reserved()
     await bench.stored(await reserved.sending(Note(text="2"), is_first=True))
     assert not reserved.deliver()
     await first.ack()
@@ -878,8 +887,7 @@ async def test_no_message_overtakes_others_of_its_group(queues: TableQueues) -> 
     assert not reserved.deliver()
     reserved.release()
     assert await bench.has(0, 0)
-    await bench.queue.send(Note(text="3"))
-    assert [handle.message.text for handle in await pull] == ["3"]
+    assert not bench.room.begun
 
 
 @on_tables

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import CancelledError, Future
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from socket import socket
 from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from a2a.server.agent_execution import AgentExecutor
 
+from a2a_serverless.clock import Waker
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.card import load_extended_card
@@ -29,8 +32,8 @@ from a2a_serverless.tasks.head import Operation
 from a2a_serverless.wiring import Backends, check_backends, table_backends
 from a2a_serverless.worker.adapter import LONG_POLL_S, Presence, Watch, WorkerAdapter
 from a2a_serverless.worker.agents import keeps_conversation, load_agent
-from a2a_serverless.worker.heartbeat import Heartbeat
-from a2a_serverless_tools.local.background import Background
+from a2a_serverless.worker.heartbeat import LOOK_S, Heartbeat
+from a2a_serverless_tools.local.background import Background, surviving
 from a2a_serverless_tools.local.cards import card_of
 from a2a_serverless_tools.local.http_server import HttpServer, guarded
 from a2a_serverless_tools.local.own_code import Succession
@@ -47,7 +50,116 @@ logger = logging.getLogger(__name__)
 LEAVE_S: Final = 10.0
 """Seconds in which a turn may end after an edit, before the new code begins it again."""
 
-_Worker = tuple[WorkerAdapter, Background]
+THREADS: Final = 4
+"""The most threads that run agents: one that blocks its thread holds up the others in it."""
+
+WORKERS: Final = 32
+"""The most workers of a process, each with an agent of its own."""
+
+_loading: Final = Lock()
+
+
+class _Worker:
+    """One agent, in a thread that others may share; it is loaded for its first turn.
+
+    Args:
+        thread: runs its turns.
+        heartbeat: that of the thread.
+        load: loads the agent.
+    """
+
+    def __init__(
+        self, thread: Background, heartbeat: Heartbeat, load: Callable[[], WorkerAdapter]
+    ) -> None:
+        self.thread = thread
+        self.heartbeat = heartbeat
+        self._load = load
+        self._loaded: WorkerAdapter | None = None
+
+    def adapter(self) -> WorkerAdapter:
+        """Return what runs turns of the agent; the first call loads it."""
+        if self._loaded is None:
+            with _loading:  # the agent's file runs in one thread at a time
+                self._loaded = self._load()
+        return self._loaded
+
+
+class _Places:
+    """Room for turns in the workers of this process. Safe under threads.
+
+    Args:
+        workers: the workers, one for each turn that it may run at a time; the last is taken first.
+        run: runs a turn, in the worker's thread.
+    """
+
+    def __init__(
+        self,
+        workers: Iterable[_Worker],
+        run: Callable[[_Worker, Handle[Operation]], Coroutine[Any, Any, None]],
+    ) -> None:
+        self.run = run
+        self._free = [_Place(self, worker) for worker in workers]
+        self._most = len(self._free)
+        self._lock = Lock()
+        self._left = Waker()
+        self._is_awaited = False
+
+    def take(self) -> _Place | None:
+        """Return the free place that was left last, in a thread that is not blocked; None: none."""
+        with self._lock:
+            for at in reversed(range(len(self._free))):
+                if not self._free[at].is_blocked:
+                    return self._free.pop(at)
+        return None
+
+    def put(self, place: _Place) -> None:
+        """Free a place."""
+        with self._lock:
+            self._free.append(place)
+        if self._is_awaited:
+            self._left.wake()
+
+    async def one(self) -> _Place:
+        """Return a free place, once there is one."""
+        while (place := self.take()) is None:
+            await self._changed()
+        return place
+
+    async def all(self) -> None:
+        """Return when all places are free."""
+        while len(self._free) < self._most:
+            await self._changed()
+
+    async def _changed(self) -> None:
+        """Wait until a place is left, or a thread may be blocked no more."""
+        self._is_awaited = True
+        await self._left.wait(LOOK_S)
+        self._left.clear()
+        self._is_awaited = False
+
+
+class _Place:
+    """Room for one turn in a worker."""
+
+    def __init__(self, places: _Places, worker: _Worker) -> None:
+        self._places = places
+        self._worker = worker
+
+    @property
+    def is_blocked(self) -> bool:
+        return self._worker.heartbeat.is_blocked
+
+    def begin(self, handle: Handle[Operation]) -> None:
+        turn = self._worker.thread.start(self._places.run(self._worker, handle))
+        turn.add_done_callback(self._ended)
+
+    def leave(self) -> None:
+        self._places.put(self)
+
+    def _ended(self, turn: Future[None]) -> None:
+        self.leave()
+        with surviving("A turn has failed.", action="turn_failed"), suppress(CancelledError):
+            turn.result()
 
 
 @contextmanager
@@ -59,8 +171,9 @@ def _workers(
 ) -> Iterator[Background]:
     """Run what the queue delivers for a `with` block; yield what has ended with the last turn.
 
-    An agent that blocks its thread holds up the turns of its own worker alone. At the end of the
-    block turns that still run are given back. A turn does not begin that a successor has to run.
+    What this process sends itself begins in its worker's thread at once. An agent that blocks its
+    thread holds up the turns of that alone. At the end of the block turns that still run are given
+    back. A turn does not begin that a successor has to run.
 
     Args:
         backends: storage and queue.
@@ -69,56 +182,57 @@ def _workers(
             A2A_RUN_LIMIT_S the longest run of one.
         options: the number of workers, what hears of the turns, and the successor.
     """
+    beats = [Heartbeat() for _ in range(min(THREADS, options.concurrency))]
+    operations, succession = backends.operations, options.succession
     presence = Presence(backends.storage.table, backends.storage.clock)
-    succession = options.succession
 
     async def serve() -> None:
-        operations, free = backends.operations, asyncio.LifoQueue[_Worker]()
-        for _ in range(settings.worker_turns):
-            for worker in made:
-                free.put_nowait(worker)
+        turns = settings.worker_turns
+        free = _Places([*workers[THREADS:] * turns, *workers[:THREADS] * turns], turn)
+        operations.place = free.take
+        while not operations.is_closed:
+            place = await free.one()  # first: a delivery's visibility runs from its receive on
+            handles = await operations.pull(1, LONG_POLL_S)
+            for handle in handles:
+                place.begin(handle)
+            if not handles:
+                place.leave()
+                await presence.tell()
+        await free.all()
 
-        def begun(worker: _Worker, handle: Handle[Operation]) -> Future[bool]:
-            adapter, thread = worker
-            deadline = adapter.clock.monotonic() + settings.run_limit_s
-            return thread.start(adapter.process(handle, deadline=deadline))
+    async def turn(worker: _Worker, handle: Handle[Operation]) -> None:
+        deadline = backends.storage.clock.monotonic() + settings.run_limit_s
+        if succession and not await succession.may_begin(handle.sent_at):
+            await operations.shutdown()  # first: it does not come back here
+            await handle.nack()
+        else:
+            await worker.adapter().process(handle, deadline=deadline)
 
-        async def ended(worker: _Worker, turn: Future[bool]) -> None:
-            await asyncio.wrap_future(turn)
-            free.put_nowait(worker)
-
-        async with asyncio.TaskGroup() as running:
-            while not operations.is_closed:
-                worker = await free.get()  # first: a delivery's visibility runs from its receive on
-                for handle in await operations.pull(1, LONG_POLL_S):
-                    if succession and not await succession.may_begin(handle.sent_at):
-                        await handle.nack()
-                        return
-                    # Begun here: a task would begin behind the next look at the queue.
-                    running.create_task(ended(worker, begun(worker, handle)))
-                    break
-                else:
-                    free.put_nowait(worker)
-                    await presence.tell()
+    def loaded(heartbeat: Heartbeat) -> WorkerAdapter:
+        return WorkerAdapter(
+            backends,
+            agent(),
+            settings,
+            heartbeat=heartbeat,
+            watch=options.watch,
+            presence=presence,
+        )
 
     with ExitStack() as running:
-        made: list[_Worker] = []
-        for number in range(1, options.concurrency + 1):
-            heartbeat = Heartbeat()
-            thread = running.enter_context(Background(f"worker-{number}", heartbeat.stay))
-            adapter = WorkerAdapter(
-                backends,
-                agent(),
-                settings,
-                heartbeat=heartbeat,
-                watch=options.watch,
-                presence=presence,
-            )
-            made.append((adapter, thread))
-        for _, thread in made:
+        threads = [
+            (running.enter_context(Background(f"worker-{number + 1}", heartbeat.stay)), heartbeat)
+            for number, heartbeat in enumerate(beats)
+        ]
+        workers = [
+            _Worker(thread, heartbeat, partial(loaded, heartbeat))
+            for (thread, heartbeat), _ in zip(cycle(threads), range(options.concurrency))
+        ]
+        for worker in workers[:THREADS]:
+            worker.adapter()  # a mistake stops the start, not the first turn
+        for thread, _ in threads:
             running.callback(thread.cancel)
         queue = running.enter_context(Background("queue", serve))
-        running.callback(lambda: asyncio.run(backends.operations.shutdown()))
+        running.callback(lambda: asyncio.run(operations.shutdown()))
         yield queue
 
 
@@ -142,8 +256,9 @@ class Options:
     """The port; None: a free one."""
     frees: bool = True
     """True to free what processes before this one have received, as they are gone."""
-    concurrency: int = 4
-    """Workers, each with a thread and an agent of its own, and A2A_WORKER_TURNS turns at a time."""
+    concurrency: int = WORKERS
+    """Workers, each with A2A_WORKER_TURNS turns at a time; those beyond `THREADS` load their agent
+    when so many turns run."""
     push: bool = False
     """True to offer and call webhooks."""
     watch: Watch | None = None

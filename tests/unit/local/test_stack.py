@@ -21,7 +21,10 @@ from a2a_serverless.storage.sqlite import SqliteTable
 from a2a_serverless.storage.table import Write
 from a2a_serverless.tasks.head import Operation, OperationParams
 from a2a_serverless.wiring import aws_backends, memory_backends
-from a2a_serverless_tools.local.stack import GATEWAY_HEADER_BYTES, Options, Stack
+from a2a_serverless.worker import heartbeat
+from a2a_serverless.worker.adapter import WorkerAdapter
+from a2a_serverless.worker.heartbeat import Heartbeat
+from a2a_serverless_tools.local.stack import GATEWAY_HEADER_BYTES, THREADS, WORKERS, Options, Stack
 from a2a_serverless_tools.local.sweeping import SqsDeadLetterSource, SweepRounds
 from tests.support.a2a_calls import Caller
 from tests.support.clocks import ManualClock
@@ -57,7 +60,12 @@ import asyncio, time
 from pathlib import Path
 from a2a_serverless.worker import TaskContext, Worker
 
+with Path("FOLDER/loads").open("a") as loads:
+    loads.write(".")
+
 class Agent(Worker):
+    runs = False
+
     def __init__(self):
         self._met = asyncio.Barrier(3)
 
@@ -67,8 +75,15 @@ class Agent(Worker):
                 await ctx.request_input("What?")
             case "meet two others":
                 await self._met.wait()
+            case "meet five others":
+                assert not self.runs
+                self.runs = True
+                Path(f"FOLDER/{ctx.task_id}.met").touch()
+                while len([*Path("FOLDER").glob("*.met")]) < 6:
+                    await asyncio.sleep(0.01)
+                self.runs = False
             case "block":
-                while not Path("GATE").exists():
+                while not Path("FOLDER/gate").exists():
                     time.sleep(0.02)
         if ctx.user_text != "ask":
             await ctx.complete("Done.")
@@ -79,7 +94,7 @@ class Agent(Worker):
 def stacked(folder: Path, concurrency: int, **settings: Any) -> Iterator[tuple[Stack, Caller]]:
     """A stack of an agent that does what its message says, and its caller."""
     source = folder / "agent.py"
-    source.write_text(AGENT_OF.replace("GATE", str(folder / "gate")))
+    source.write_text(AGENT_OF.replace("FOLDER", str(folder)))
     options = Options(agent=f"{source}:Agent", card=CARD, concurrency=concurrency)
     deployed = Settings(**{"auth": "none"} | settings)
     with Stack(deployed, options) as stack, Caller(stack.url) as caller:
@@ -91,6 +106,54 @@ def test_turns_share_a_local_worker(tmp_path: Path) -> None:
     with stacked(tmp_path, 1, worker_turns=5, turn_limit_s=60) as (_, caller):
         for task in [caller.send("meet two others", waits=False) for _ in range(3)]:
             caller.until("COMPLETED", task["id"])
+
+
+def test_more_turns_than_threads_run_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each has an agent of its own, which is loaded when so many turns run.
+
+    The queue is not looked at for them.
+    """
+    looks, receive = list[int](), TableQueue._receive
+
+    def noted(queue: TableQueue[Any], limit: int) -> Any:
+        looks.append(limit)
+        return receive(queue, limit)
+
+    def loads() -> int:
+        return (tmp_path / "loads").stat().st_size
+
+    with stacked(tmp_path, WORKERS) as (_, caller):
+        at_start = loads()
+        for task in [caller.send("meet five others", waits=False) for _ in range(6)]:
+            caller.until("COMPLETED", task["id"])
+        monkeypatch.setattr(TableQueue, "_receive", noted)
+        for _ in range(6):
+            caller.send()
+        assert len(looks) <= 1  # it is looked at now and then
+        # One place is for what comes by the queue.
+        assert loads() - at_start in (6 - THREADS, 7 - THREADS)
+
+
+def test_a_turn_that_breaks_its_process_costs_no_place(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """Its error is logged, and later turns run."""
+
+    async def breaks(*_: Any, **__: Any) -> bool:
+        raise RuntimeError
+
+    def has_failed(times: int) -> bool:
+        return [line.message for line in caplog.records].count("A turn has failed.") == times
+
+    with stacked(tmp_path, 2) as (_, caller):
+        with monkeypatch.context() as patch:
+            patch.setattr(WorkerAdapter, "process", breaks)
+            for number in (1, 2, 3):
+                caller.send(waits=False)
+                until(partial(has_failed, number))
+        assert caller.send()["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
 def test_a_turn_is_two_transactions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -122,7 +185,8 @@ def test_a_turn_is_two_transactions(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         writes.clear()
         return task["id"], seen
 
-    with stacked(tmp_path, 1) as (stack, caller):
+    # One of the two places is for what comes by the queue.
+    with stacked(tmp_path, 2) as (stack, caller):
         caller.send()  # the process tells of itself once a minute
         _, of_task = written(reserves=True)
         assert of_task == ["GROUP+HEAD", "GROUP+HEAD"]
@@ -143,11 +207,23 @@ def until(found: Callable[[], T]) -> T:
     return value
 
 
-def test_an_agent_that_blocks_holds_up_no_other_turn(tmp_path: Path) -> None:
-    """Each worker has a thread, and an instance of the agent."""
-    with stacked(tmp_path, 2, blocking_limit_s=20) as (_, caller):
+def test_an_agent_that_blocks_holds_up_no_other_turn(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """No turn begins in its thread, however many run."""
+    beats = list[Heartbeat]()
+
+    def beating() -> Heartbeat:
+        beats.append(Heartbeat())
+        return beats[-1]
+
+    monkeypatch.setattr(heartbeat, "BLOCKED_S", 0.05)
+    monkeypatch.setattr("a2a_serverless_tools.local.stack.Heartbeat", beating)
+    with stacked(tmp_path, WORKERS, blocking_limit_s=20) as (_, caller):
         caller.send("block", waits=False)
-        assert caller.send("quick")["status"]["state"] == "TASK_STATE_COMPLETED"
+        until(lambda: sum(one.is_blocked for one in beats) == 1)
+        for task in [caller.send("meet five others", waits=False) for _ in range(6)]:
+            caller.until("COMPLETED", task["id"])
         (tmp_path / "gate").touch()
 
 

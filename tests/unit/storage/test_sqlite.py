@@ -76,22 +76,42 @@ async def test_a_commit_while_a_wait_begins_ends_it(
     table: SqliteTable, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not missed, though the thread has looked at it before it knew of the wait."""
-    read, waits = sqlite._newest, table._waits
+    waits = table._waits
+    begin = waits.begin
 
-    def late(connection: sqlite3.Connection, partition: str) -> tuple[int | None, int]:
-        found = read(connection, partition)
-        if threading.current_thread() is threading.main_thread():
-            while (seen := waits._version) is None:
-                time.sleep(0.001)
-            by_another(path, "INSERT INTO items (PK, SK, item) VALUES ('P', 'B', '{}')")
-            while waits._version == seen:
-                time.sleep(0.001)
-        return found
+    def late(*known: Any) -> Any:
+        while (seen := waits._version) is None:
+            time.sleep(0.001)
+        by_another(path, "INSERT INTO items (PK, SK, item) VALUES ('P', 'B', '{}')")
+        while waits._version == seen:
+            time.sleep(0.001)
+        return begin(*known)
 
     with table.watch("Q"):  # so that the thread looks
-        monkeypatch.setattr(sqlite, "_newest", late)
+        monkeypatch.setattr(waits, "begin", late)
         with table.watch("P") as watch:
             await asyncio.wait_for(watch.wait(60), 30)
+
+
+async def test_what_is_no_news_ends_no_wait(table: SqliteTable) -> None:
+    """Not even by the thread that looks for commits: it tells this process's from others'."""
+    waits = table._waits
+
+    def looked() -> None:
+        for _ in range(2):  # the first look is over when the second begins
+            waits._version = None
+            while waits._version is None:
+                time.sleep(0.001)
+
+    with table.watch("P") as watch:
+        wait = asyncio.create_task(watch.wait(60))
+        for sort in "ABC":
+            await table.write(Put(item={"PK": "P", "SK": sort}, is_news=False))
+        await table.write(Delete(key=Key("Q", "A")))
+        await asyncio.to_thread(looked)
+        assert not wait.done()
+        await table.write(Put(item={"PK": "P", "SK": "D"}))
+        await asyncio.wait_for(wait, 30)
 
 
 async def test_rows_are_numbered_in_the_order_of_their_commits(table: SqliteTable) -> None:

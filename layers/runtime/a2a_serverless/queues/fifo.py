@@ -112,12 +112,17 @@ def again(delay_s: float) -> DeliveryOutcome:
 class Handle(ABC, Generic[M]):
     """One delivery of a message: acknowledge it, give it back, or keep it longer.
 
+    Args:
+        kind: the message's model.
+        record: the delivery.
+        message: what `record` holds, where that is known; None: it is decoded.
+
     Raises:
         UndecodableMessageError: the record does not hold a message of this kind.
     """
 
-    def __init__(self, kind: type[M], record: EventRecord) -> None:
-        self.message = decode_message(kind, record.get("body"))
+    def __init__(self, kind: type[M], record: EventRecord, message: M | None = None) -> None:
+        self.message = message or decode_message(kind, record.get("body"))
         self.attempt = int(record["attributes"]["ApproximateReceiveCount"])
         """Deliveries of the message so far, from 1.
 
@@ -205,11 +210,21 @@ async def acknowledge(
     return outcome.is_done
 
 
+class Place(Protocol[M]):
+    """Room for one delivery in a process, taken until that has ended, or until `leave`."""
+
+    def begin(self, handle: Handle[M]) -> None:
+        """Begin a delivery, from any thread."""
+
+    def leave(self) -> None:
+        """Leave it to another delivery, without having begun one."""
+
+
 class Reservation(Protocol):
-    """A waiting `pull` of this process, reserved for one message until `release`."""
+    """A free place of this process, reserved for one message until `release`."""
 
     async def sending(self, message: Any, *, is_first: bool) -> Change[Any]:
-        """Return the change that sends a message, and has the `pull` receive it.
+        """Return the change that sends a message, and receives it.
 
         It changes nothing where other messages of the group wait. `is_first`: the group is new.
 
@@ -218,10 +233,10 @@ class Reservation(Protocol):
         """
 
     def deliver(self) -> bool:
-        """Let the `pull` return the message if its change is stored; return False if it is not."""
+        """Begin the message in its place if its change is stored; return False if it is not."""
 
     def release(self) -> None:
-        """Let the `pull` go on without a message, unless it has one."""
+        """Leave the place, unless the message has begun there."""
 
 
 class FifoQueue(ABC, Generic[M]):
@@ -239,6 +254,8 @@ class FifoQueue(ABC, Generic[M]):
         self.kind = kind
         self.name = name
         """The end of the ARN in the records of an event."""
+        self.place: Callable[[], Place[M] | None] = lambda: None
+        """Takes a free place of this process for a message that it sends itself; None: none is."""
         self.is_closed = False
         """True once nothing is received any more, see `shutdown`."""
 
@@ -250,9 +267,9 @@ class FifoQueue(ABC, Generic[M]):
         """Enqueue a message, unless one with its deduplication id was sent within 5 minutes."""
 
     def reserve(self, table: Table) -> Reservation | None:  # noqa: ARG002 - of queues elsewhere
-        """Reserve a waiting `pull` of this process for a message that goes with writes to `table`.
+        """Reserve a `place` of this process for a message that goes with writes to `table`.
 
-        None: no `pull` waits, or the queue is not in that table.
+        None: none is free, or the queue is not in that table.
         """
         return None
 

@@ -11,13 +11,12 @@ import asyncio
 import json
 import logging
 import random
-import threading
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import field
 from functools import partial
 from itertools import count
-from typing import Any, Concatenate, Final, NamedTuple, ParamSpec
+from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec
 
 from a2a_serverless.clock import Clock, SystemClock, Waker, first_of, pause_s
 from a2a_serverless.errors import (
@@ -33,6 +32,7 @@ from a2a_serverless.queues.fifo import (
     FifoQueue,
     Handle,
     M,
+    Place,
 )
 from a2a_serverless.storage.changes import Change
 from a2a_serverless.storage.layout import BY_DUE, GROUP, queue_partition
@@ -115,6 +115,8 @@ class _Group:
     """How often the item was written; None: never. Anything else than a number is damage."""
     damaged: str | None = None
     """What the item has instead of messages, if it cannot be read."""
+    is_news: bool = True
+    """False: after the last step no pull has to look before it would look anyway."""
 
     @classmethod
     def of(cls, key: Key, item: Mapping[str, Any] | None) -> _Group:
@@ -154,7 +156,7 @@ class _Group:
         is_first = self.version is None
         when = [Check("version", "absent")] if is_first else are(version=self.version)
         self.version = item["version"]
-        return Put(item=item, when=when)
+        return Put(item=item, when=when, is_news=self.is_news)
 
     def add(self, body: str, deduplication_id: str, now: int, reason: str = "") -> bool:
         """Append a message; return False if it was sent before.
@@ -176,7 +178,7 @@ class _Group:
             )
         if not self.messages:
             self.receives, self.due_at = 0, now
-        self.number, self.messages = number, messages
+        self.number, self.messages, self.is_news = number, messages, True
         self.sent = dict([*recent, (deduplication_id, now)][-_MOST_REMEMBERED:])
         self.expires_at = now // 1000 + _RETENTION_S
         return True
@@ -187,6 +189,7 @@ class _Group:
             return False
         self.receives += 1
         self.due_at = now + int(visibility_s * 1000)
+        self.is_news = visibility_s < LONGEST_WAIT_S
         return True
 
     def free(self, now: int) -> bool:
@@ -201,6 +204,7 @@ class _Group:
         is_held = receipt == self.receipt and self.due_at > now
         if is_held:
             self.due_at = now + int(seconds * 1000)
+            self.is_news = seconds < LONGEST_WAIT_S
         return is_held
 
     def delete(self, receipt: str, now: int) -> bool:
@@ -215,7 +219,7 @@ class _Group:
             return False
         if left[:1] != self.messages[:1]:
             self.receives, self.due_at = 0, now
-        self.messages = left
+        self.messages, self.is_news = left, bool(left)
         if not left:
             self.expires_at = now // 1000 + _DEDUPLICATION_S
         return True
@@ -250,8 +254,8 @@ def _packed(messages: Iterable[_Queued]) -> str:
 class _TableHandle(Handle[M]):
     """One receive of a message; it expires with its visibility, like the receipt of SQS."""
 
-    def __init__(self, queue: TableQueue[M], record: EventRecord) -> None:
-        super().__init__(queue.kind, record)
+    def __init__(self, queue: TableQueue[M], record: EventRecord, message: M | None = None) -> None:
+        super().__init__(queue.kind, record, message)
         self._queue = queue
         self._ack: Change[_Group] | None = None
 
@@ -274,30 +278,33 @@ class _TableHandle(Handle[M]):
             raise ConcurrencyError("The delivery has expired.")
 
 
-class _Pull:
-    """A pull that waits, and may be reserved for a message."""
+class _Reservation(Generic[M]):
+    """A place of this process, for a message that is stored with other writes."""
 
-    def __init__(self, queue: TableQueue[Any]) -> None:
-        self.waker = Waker()
-        self.is_reserved = False
-        self.record: _Record | None = None
+    def __init__(self, queue: TableQueue[M], place: Place[M]) -> None:
         self._queue = queue
-        self._change: Change[_Group] | None = None
+        self._place: Place[M] | None = place
+        self._change: Change[_Group]
+        self._message: M
 
-    async def sending(self, message: Any, *, is_first: bool) -> Change[_Group]:
+    async def sending(self, message: M, *, is_first: bool) -> Change[_Group]:
+        self._message = message
         self._change = await self._queue.delivering(message, is_first=is_first)
         return self._change
 
     def deliver(self) -> bool:
-        if self._change is None or not self._change.is_stored:
+        if self._place is None or not self._change.is_stored:
             return False
-        self.record = _record(self._queue.name, self._change.after)
-        self.release()
+        record = _record(self._queue.name, self._change.after)
+        handle = _TableHandle(self._queue, record, self._message)
+        handle.hidden_until = record.group.due_at
+        place, self._place = self._place, None
+        place.begin(handle)
         return True
 
     def release(self) -> None:
-        self.is_reserved = False
-        self.waker.wake()
+        if self._place is not None:
+            self._place.leave()
 
 
 class TableQueue(FifoQueue[M]):
@@ -339,9 +346,8 @@ class TableQueue(FifoQueue[M]):
         self._undecodable = undecodable or f"{self.name}.undecodable"
         self._dead_letters = dead_letters
         self._max_receives = max_receives
-        self._waiting: list[_Pull] = []
-        self._lock = threading.Lock()
-        """Held to add a pull to those that wait, or to take one away."""
+        self._pulls: set[Waker] = set()
+        """Those that wait."""
         self._failures = 0
 
     async def send(self, message: M) -> None:
@@ -359,16 +365,13 @@ class TableQueue(FifoQueue[M]):
 
     async def shutdown(self) -> None:
         self.is_closed = True
-        for pull in tuple(self._waiting):
-            pull.waker.wake()
+        for pull in tuple(self._pulls):
+            pull.wake()
 
-    def reserve(self, table: Table) -> _Pull | None:
-        with self._lock:
-            if table is not self._table or self.is_closed or not self._waiting:
-                return None
-            pull = self._waiting.pop()
-            pull.is_reserved = True
-        return pull
+    def reserve(self, table: Table) -> _Reservation[M] | None:
+        if table is not self._table or self.is_closed or (place := self.place()) is None:
+            return None
+        return _Reservation(self, place)
 
     # -- receiving -----------------------------------------------------------------------------
 
@@ -384,7 +387,6 @@ class TableQueue(FifoQueue[M]):
             records = await self._next(min(limit, MOST_AT_ONCE), left_s)
             for record in records:
                 if (handle := await self.handle_of(record)) is not None:
-                    # As it is stored: what was given to this pull came long after its beginning.
                     handle.hidden_until = record.group.due_at
                     handles.append(handle)
             if records or left_s <= 0:
@@ -470,7 +472,7 @@ class TableQueue(FifoQueue[M]):
             with self._table.watch(self._partition) as watch:
                 records, next_s = await self._receive(limit)
                 if not records and wait_s > 0:
-                    records = await self._news(watch, min(wait_s, next_s))
+                    await self._news(watch, min(wait_s, next_s))
         except UnavailableError as error:
             self._failures += 1
             self._log_failure(error)
@@ -573,29 +575,18 @@ class TableQueue(FifoQueue[M]):
             for item in page:
                 yield _Group.of(Key(item["PK"], item["SK"]), item)
 
-    async def _news(self, watch: Watch, seconds: float) -> list[_Record]:
-        """Wait until the queue may have changed, at the latest after `seconds` of its clock.
-
-        Return the delivery that was given to this pull meanwhile, if one was.
-        """
-        pull = _Pull(self)
-        with self._lock:
-            self._waiting.append(pull)
+    async def _news(self, watch: Watch, seconds: float) -> None:
+        """Wait until the queue may have changed, at the latest after `seconds` of its clock."""
+        pull = Waker()
+        self._pulls.add(pull)
         try:
             if not self.is_closed:
-                waits = [self._clock.sleep(seconds), pull.waker.wait(LONGEST_WAIT_S)]
+                waits = [self._clock.sleep(seconds), pull.wait(LONGEST_WAIT_S)]
                 if self._table.wakes:
                     waits.append(watch.wait(LONGEST_WAIT_S))
                 await first_of(*waits)
         finally:
-            with self._lock:
-                if pull in self._waiting:
-                    self._waiting.remove(pull)
-        pull.waker.clear()
-        while pull.is_reserved:  # by a sender that is at its commit
-            await pull.waker.wait(POLL_S)
-            pull.waker.clear()
-        return [] if pull.record is None else [pull.record]
+            self._pulls.discard(pull)
 
     def _key(self, group: str) -> Key:
         return Key(self._partition, f"{GROUP}{group}")

@@ -110,6 +110,13 @@ T = TypeVar("T")
 _Newest = tuple[int | None, int]
 """The last row of a partition and the number of deletions: each write changes one of them."""
 
+_LAST: Final = "SELECT max(id) FROM items WHERE PK = ?"
+_USED: Final = """
+SELECT done, done + ifnull((SELECT seq FROM sqlite_sequence WHERE name = 'items'), 0)
+FROM deletions
+"""
+"""The deletions; and the numbers that writes have used: each row has one, and each deletion."""
+
 _lock = threading.Lock()
 _all_waits = weakref.WeakValueDictionary[Path, "_Waits"]()
 """The waits of this process, by file."""
@@ -235,14 +242,16 @@ class SqliteTable(Streamed):
         check_writes(writes)
         await self.patiently(lambda: self._write(writes))
         # After the commit: whoever is woken finds it.
-        self._waits.end({write.key.PK for write in writes})
+        self._waits.end({write.key.PK for write in writes if getattr(write, "is_news", True)})
 
     @contextmanager
     def watch(self, partition: str) -> Iterator[Watch]:
-        newest = None
-        with suppress(sqlite3.Error):  # then the first look says that something has changed
-            newest = _newest(self._connection, partition)
-        wait = self._waits.begin(partition, newest)
+        newest, others = None, None
+        # Without an answer the first look says that something has changed.
+        with suppress(sqlite3.Error), self._waits.writing:
+            newest, used = _newest(self._connection, partition)
+            others = used - self._waits.used
+        wait = self._waits.begin(partition, newest, others)
         try:
             yield wait.waker
         finally:
@@ -479,12 +488,15 @@ class SqliteTable(Streamed):
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        connection = self._connection
-        # At its end the connection's block commits, or rolls back if an error has left it.
-        with self._waits.writing, connection:
-            # Nobody else writes between what is read here and what is decided by it.
-            connection.execute("BEGIN IMMEDIATE")
-            yield connection
+        connection, waits = self._connection, self._waits
+        with waits.writing:
+            waits.adds = 0
+            # At its end the connection's block commits, or rolls back if an error has left it.
+            with connection:
+                # Nobody else writes between what is read here and what is decided by it.
+                connection.execute("BEGIN IMMEDIATE")
+                yield connection
+            waits.used += waits.adds
 
     def _write(self, writes: Sequence[Write]) -> None:
         with self._transaction() as connection:
@@ -494,7 +506,7 @@ class SqliteTable(Streamed):
             gone = [write.key for write, item in zip(writes, after, strict=True) if item is None]
             if gone:
                 connection.executemany("DELETE FROM items WHERE PK = ? AND SK = ?", gone)
-                connection.execute(_DELETED)
+                self._count_deletion()
 
     def _replace(self, items: Sequence[Item]) -> None:
         """Store items in rows of new numbers, by one statement.
@@ -503,6 +515,7 @@ class SqliteTable(Streamed):
         """
         if not items:
             return
+        self._waits.adds += len(items)
         columns = ("PK", "SK", *self._columns)
         row = f"({', '.join('?' * (len(columns) + 2))})"
         names = ", ".join(f'"{name}"' for name in columns)
@@ -516,11 +529,15 @@ class SqliteTable(Streamed):
             ],
         )
 
+    def _count_deletion(self) -> None:
+        self._waits.adds += 1
+        self._connection.execute(_DELETED)
+
     def _forget(self, before_s: int, limit: int) -> int:
         with self._transaction() as connection:
             done = connection.execute(_FORGET, (before_s - NEVER_S, before_s - 1, limit)).rowcount
             if done:
-                connection.execute(_DELETED)
+                self._count_deletion()
         if done:
             with self._waits.writing:
                 connection.execute(f"PRAGMA incremental_vacuum({_PAGES_FREED})").fetchall()
@@ -541,6 +558,8 @@ class _Wait:
     waker: Waker
     newest: _Newest | None
     """What was stored when it began; None: not known."""
+    others: int | None
+    """The numbers that other processes had used when they were last looked at; None: not known."""
 
 
 class _Waits:
@@ -558,12 +577,15 @@ class _Waits:
         self._waits: defaultdict[str, set[_Wait]] = defaultdict(set)
         self._is_looking = False
         self._look_now = threading.Event()
+        self.used = 0
+        """The numbers that this process has used, and in the present transaction:"""
+        self.adds = 0
         self._pause_s = _FASTEST_POLL_S
         self._changed_at = 0.0
         self._version: int | None = None
 
-    def begin(self, partition: str, newest: _Newest | None) -> _Wait:
-        wait = _Wait(partition, Waker(), newest)
+    def begin(self, partition: str, newest: _Newest | None, others: int | None) -> _Wait:
+        wait = _Wait(partition, Waker(), newest, others)
         with _lock:
             self._waits[partition].add(wait)
             self._version = None  # a commit may have come since `newest` was read
@@ -619,20 +641,24 @@ class _Waits:
         return bool(self._waits)
 
     def _end_changed(self, connection: sqlite3.Connection) -> None:
-        """End the waits for what has changed since the last look."""
+        """End the waits for what other processes have changed since they began."""
         (version,) = connection.execute("PRAGMA data_version").fetchone()
         with _lock:
             if version == self._version:
                 return
-            if self._version is not None:
-                self._changed_at = time.monotonic()
             self._version = version
             waits = [wait for waits in self._waits.values() for wait in waits]
-        # Read outside the lock: the writers of this process do not wait for the file.
-        newest = {name: _newest(connection, name) for name in {w.partition for w in waits}}
+        with self.writing:
+            _, used = connection.execute(_USED).fetchone()
+            others = used - self.used
+        # Read outside the locks: the writers of this process do not wait for the file.
         for wait in waits:
-            if wait.newest != newest[wait.partition]:
-                wait.waker.wake()
+            if wait.others != others:
+                self._changed_at = time.monotonic()
+                newest, _ = _newest(connection, wait.partition)
+                if wait.newest != newest:
+                    wait.waker.wake()
+                wait.newest, wait.others = newest, others
 
 
 def _within(wanted: Range, index: Index) -> tuple[str, str, list[Any]]:
@@ -661,11 +687,11 @@ def _connected(path: Path, **options: Any) -> sqlite3.Connection:
     return connection
 
 
-def _newest(connection: sqlite3.Connection, partition: str) -> _Newest:
-    found: _Newest = connection.execute(
-        "SELECT (SELECT max(id) FROM items WHERE PK = ?), done FROM deletions", (partition,)
-    ).fetchone()
-    return found
+def _newest(connection: sqlite3.Connection, partition: str) -> tuple[_Newest, int]:
+    """Return the newest of a partition, and the numbers that the file has used."""
+    (last,) = connection.execute(_LAST, (partition,)).fetchone()
+    done, used = connection.execute(_USED).fetchone()
+    return (last, done), used
 
 
 def _close(connections: list[sqlite3.Connection]) -> None:

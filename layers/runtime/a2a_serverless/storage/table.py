@@ -166,6 +166,8 @@ class Put:
 
     item: Item
     when: When = ()
+    is_news: bool = True
+    """False: who watches its partition has nothing to do with it, and need not be woken."""
 
     @property
     def key(self) -> Key:

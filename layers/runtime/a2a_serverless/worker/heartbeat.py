@@ -57,6 +57,11 @@ class Heartbeat:
         """Return how many seconds late the agents' loop last answered; 0 while no turn runs."""
         return 0.0 if self._thread is None else self._thread.lag.seconds
 
+    @property
+    def is_blocked(self) -> bool:
+        """Return True while the agents' loop has not answered for `BLOCKED_S`."""
+        return self._thread is not None and self._thread.lag.is_blocked
+
     async def stay(self) -> None:
         """Keep the thread, with or without jobs, until cancelled."""
         async with self.over():
@@ -275,6 +280,10 @@ class _Lag:
         """Return the seconds that the last answer took, or that the next one has taken so far."""
         waited_s = time.monotonic() - self._asked_at if self._is_waiting else 0.0
         return max(self._answered_after_s, waited_s)
+
+    @property
+    def is_blocked(self) -> bool:
+        return self._is_waiting and time.monotonic() - self._asked_at >= BLOCKED_S
 
     def look(self) -> tuple[float, str] | None:
         """Return seconds and place of a blockage to report now; None if there is none."""
