@@ -25,7 +25,7 @@ CARD: Final = ROOT / "benchmarks" / "stream_card.json"
 SERVERS: Final = "benchmarks.peers.servers"
 READY: Final = r"A2A at (\S+?),"
 SLOTS: Final = 10
-"""The most turns at a time in each `worker` of this project; `serve` has 4, the peers no limit."""
+"""The most turns at a time in each `worker` of this project; `serve` has 32, the peers no limit."""
 
 
 @dataclass(frozen=True, kw_only=True)

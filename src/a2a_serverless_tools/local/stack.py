@@ -158,7 +158,7 @@ class _Place:
 
     def _ended(self, turn: Future[None]) -> None:
         self.leave()
-        with surviving("A turn has failed.", action="turn_failed"), suppress(CancelledError):
+        with surviving("A turn has failed.", action="delivery_failed"), suppress(CancelledError):
             turn.result()
 
 
