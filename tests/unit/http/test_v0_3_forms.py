@@ -65,6 +65,10 @@ FILE = {"kind": "file", "file": {"bytes": "%%%"}}
         ({**KINDS, "parts": "go"}, "message.parts is not as A2A 0.3 has it."),
         ({**KINDS, "parts": [{"kind": "text"}]}, "message.parts[0] is not as A2A 0.3 has it."),
         ({**KINDS, "parts": [FILE]}, "message.parts.file.bytes is not base64."),
+        (
+            {"messageId": "m-1", "role": "ROLE_USER", "content": [{"file": {"name": "a"}}]},
+            "A file must have either fileWithUri or fileWithBytes.",
+        ),
     ],
 )
 async def test_what_is_no_message(client: httpx.AsyncClient, message: Any, sentence: str) -> None:
