@@ -274,8 +274,8 @@ async def test_a_missing_object_is_told(
 
 
 async def test_a_link_gives_a_part(client: httpx.AsyncClient, backends: Backends) -> None:
-    """A media player seeks in a file, as in one that a bucket serves."""
-    blobs, content, size = present(backends.storage.table.blobs), LARGE * 3, 3 * len(LARGE)
+    """A media player seeks in a file of several pieces, as in one that a bucket serves."""
+    blobs, content, size = present(backends.storage.table.blobs), LARGE * 9, 9 * len(LARGE)
     blob = Blob.of(content, BlobOwner("s" * 32, "t", "i" * 12))
     await blobs.put(blob, content, "")
     url = await blobs.link(blob, Link(media_type="video/mp4", filename="", seconds=60))
