@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from typing import Any
 
 import pytest
-from a2a.types import Artifact, Message, Part, SendMessageRequest, TaskStatus, a2a_pb2
-from google.protobuf.descriptor import Descriptor
-from google.protobuf.json_format import MessageToDict, SerializeToJsonError
-from google.protobuf.message_factory import GetMessageClass
+from a2a.types import Artifact, Message, Part, SendMessageRequest, TaskStatus
 from google.protobuf.struct_pb2 import ListValue, Struct, Value
-from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,8 +28,6 @@ from a2a_serverless.tasks.entries import (
     check_readable,
     decode_entries,
     encode_entries,
-    json_of,
-    whole,
 )
 from a2a_serverless.tasks.fold import Fold, Record, events_of
 from tests.support.commits import WORKING, status, wrote
@@ -43,12 +35,6 @@ from tests.support.messages import agent_message, request
 from tests.support.newer import BODIES, UNKNOWN
 
 METADATA = Struct(fields={"k": Value(list_value=ListValue(values=[Value(number_value=1)]))})
-PLAIN = {
-    Struct: METADATA,
-    Value: Value(list_value=ListValue(values=[Value(number_value=1.5)])),
-    Timestamp: Timestamp(seconds=1, nanos=2_000_000),
-}
-"""Messages of protobuf's own."""
 KNOWN: st.SearchStrategy[Entry] = st.sampled_from(
     [
         TurnOpened(request("hi"), Caller("ann", "acme", ("urn:x", "urn:y"), '{"a:B":"\\ud800 ü"}')),
@@ -64,47 +50,6 @@ KNOWN: st.SearchStrategy[Entry] = st.sampled_from(
         Replied(agent_message("r")),
     ]
 )
-
-
-def values_of(kind: Descriptor, depth: int = 3) -> dict[str, Any]:
-    """A value for each field of a message but maps; two for each repeated one."""
-    values: dict[str, Any] = {}
-    for one in kind.fields:
-        value: Any = {9: "ü", 12: b"\xff", 14: 1, 8: True, 5: 7}.get(one.type)
-        if one.message_type is not None:
-            if one.message_type.GetOptions().map_entry or not depth:
-                continue
-            inner = GetMessageClass(one.message_type)
-            value = PLAIN.get(inner) or inner(**values_of(one.message_type, depth - 1))
-        values[one.name] = [value, value] if one.default_value == [] else value
-    return values
-
-
-@pytest.mark.parametrize("name", [*a2a_pb2.DESCRIPTOR.message_types_by_name])
-def test_json_is_that_of_protobuf(name: str) -> None:
-    """All messages of the protocol: empty, with each field alone, and with all."""
-    described = a2a_pb2.DESCRIPTOR.message_types_by_name[name]
-    kind, values = GetMessageClass(described), values_of(described)
-    alone = [kind(**{field: value}) for field, value in values.items()]
-    for message in (kind(), *alone, kind(**values)):
-        assert json.dumps(json_of(message)) == json.dumps(whole(MessageToDict(message)))
-
-
-def test_what_has_no_json_is_refused_as_protobuf_does() -> None:
-    """A number within data, and a time: the error names the field."""
-    for message in (
-        Part(data=Value(number_value=math.inf)),
-        TaskStatus(timestamp=Timestamp(seconds=10**12)),
-    ):
-        with pytest.raises(SerializeToJsonError) as theirs:
-            MessageToDict(message)
-        with pytest.raises(SerializeToJsonError, match=re.escape(str(theirs.value))):
-            json_of(message)
-
-
-def test_json_of_a_state_that_nobody_knows() -> None:
-    """It is its number, as protobuf writes it."""
-    assert json_of(TaskStatus(state=77)) == {"state": 77}  # type: ignore[arg-type]
 
 
 def folded(entries: tuple[Entry, ...]) -> Fold:

@@ -10,10 +10,8 @@ import json
 import math
 import re
 import struct
-from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import field, fields, replace
-from functools import cache, lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
 
 from a2a.types import (
@@ -27,15 +25,10 @@ from a2a.types import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.json_format import (
-    MessageToDict,  # noqa: TID251 - here alone: `json_of`
-    SerializeToJsonError,
-)
+from google.protobuf.json_format import MessageToDict  # noqa: TID251 - here alone: `json_of`
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as AnyMessage
 from google.protobuf.struct_pb2 import Struct
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.tasks.usage import Used, decoded, encoded
@@ -327,10 +320,6 @@ def copied(message: M) -> M:
 def contents_of(message: AnyMessage | None) -> Iterator[Message | Artifact]:
     """Yield what has parts in a message of the protocol, in the order in which it is shown."""
     match message:
-        case Task():
-            yield from contents_of(message.status)
-            yield from message.history
-            yield from message.artifacts
         case Message() | Artifact():
             yield message
         case SendMessageRequest():
@@ -341,6 +330,10 @@ def contents_of(message: AnyMessage | None) -> Iterator[Message | Artifact]:
             yield from contents_of(message.status)
         case TaskArtifactUpdateEvent():
             yield message.artifact
+        case Task():
+            yield from contents_of(message.status)
+            yield from message.history
+            yield from message.artifacts
 
 
 def parts_of(message: AnyMessage | None) -> Iterator[Part]:
@@ -396,62 +389,7 @@ def json_of(message: AnyMessage) -> Any:
     Raises:
         SerializeToJsonError, ValueError: it has a number or a time that JSON cannot express.
     """
-    printers = _printers(message.DESCRIPTOR)
-    if printers is None:
-        return whole(MessageToDict(message))
-    shown = {}
-    name = ""
-    try:
-        for descriptor, value in message.ListFields():
-            name, printed = printers[descriptor.number]
-            shown[name] = value if printed is None else printed(value)
-    except ValueError as error:
-        raise SerializeToJsonError(f"Failed to serialize {name} field: {error}.") from error
-    return shown
-
-
-@cache
-def _printers(kind: Descriptor) -> dict[int, tuple[str, Callable[[Any], Any] | None]] | None:
-    """Return how `json_of` makes the JSON of a message's fields, by their numbers.
-
-    MessageToDict, which finds it out anew for each message, takes more than twice as long. None: it
-    has to do it, as for a map, a number of 64 bits or a type of protobuf's own.
-    """
-    if kind.file.package.startswith("google.") or not all(map(_is_simple, kind.fields)):
-        return None
-    return {field.number: (field.json_name, _printer(field)) for field in kind.fields}
-
-
-def _is_simple(field: FieldDescriptor) -> bool:
-    is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
-    return not is_map and field.cpp_type in _SIMPLE
-
-
-def _printer(field: FieldDescriptor) -> Callable[[Any], Any] | None:
-    one: Callable[[Any], Any] | None = None
-    if field.message_type is not None:
-        one = json_of
-        if field.message_type is Timestamp.DESCRIPTOR:
-            one = Timestamp.ToJsonString
-    elif field.enum_type is not None:
-        names = {value.number: value.name for value in field.enum_type.values}
-        one = lambda number: names.get(number, number)  # noqa: E731 - of this field's enum
-    elif field.type == FieldDescriptor.TYPE_BYTES:
-        one = lambda value: b64encode(value).decode()  # noqa: E731
-    if field.default_value != []:
-        return one
-    return list if one is None else lambda values: [one(value) for value in values]
-
-
-_SIMPLE: Final = frozenset(
-    {
-        FieldDescriptor.CPPTYPE_STRING,
-        FieldDescriptor.CPPTYPE_MESSAGE,
-        FieldDescriptor.CPPTYPE_ENUM,
-        FieldDescriptor.CPPTYPE_BOOL,
-        FieldDescriptor.CPPTYPE_INT32,
-    }
-)
+    return whole(MessageToDict(message))
 
 
 def whole(value: Any) -> Any:
@@ -572,13 +510,9 @@ def _decode(kind: bytes, flags: int, payload: bytes) -> Entry:
     return entry
 
 
-@lru_cache
-def _caller(text: bytes) -> Caller:
-    """Return the sender; fields that a newer release has added at the end are ignored.
-
-    Most messages of a list have one and the same.
-    """
-    user, tenant, extensions, *more = json.loads(text)
+def _caller(fields: list[Any]) -> Caller:
+    """Return the sender; fields that a newer release has added at the end are ignored."""
+    user, tenant, extensions, *more = fields
     variables = more[0] if more else ""
     if {type(name) for name in (user, tenant, variables, *extensions)} != {str}:
         raise TypeError("a name of the sender is no text")
@@ -603,7 +537,7 @@ def _unpack(kind: bytes, flags: int, payload: bytes) -> Entry:
     match kind:
         case b"T":
             end = 4 + int.from_bytes(payload[:4], "big")
-            caller = _caller(payload[4:end])
+            caller = _caller(json.loads(payload[4:end]))
             return TurnOpened(SendMessageRequest.FromString(payload[end:]), caller)
         case b"M":
             return MessageAppended(Message.FromString(payload))
