@@ -238,6 +238,10 @@ class TestVersion01:
             ("tasks/send", {"id": "no id", "message": sent("go")["message"]}, -32602),
             ("tasks/send", {"id": "x", "message": {"role": "user", "parts": []}}, -32602),
             ("tasks/send", {"id": "x", "message": {"role": "king", "parts": [{}]}}, -32602),
+            *(
+                ("tasks/send", {"id": "x", "message": {"role": "user", "parts": [part]}}, -32602)
+                for part in ("go", {"type": "audio"}, {"type": "file", "file": "a"})
+            ),
             ("tasks/send", {**sent("go"), "pushNotification": {"url": "http://a"}}, -32602),
             ("tasks/send", {**sent("go"), "pushNotification": []}, -32602),
             ("tasks/send", {**sent("go"), "historyLength": []}, -32602),
