@@ -45,6 +45,7 @@ def _add_serve(serve: Parser) -> None:
         "It is what dev starts, and loads the agent once. A2A_AUTH says who may call, and "
         "A2A_PUSH_ALLOWED_HOSTS which webhooks may be private.",
     )
+    serve.add_concurrency(32, of="turns at the same time")
     serve.add_argument("--child", type=int, help=SUPPRESS)
 
 
@@ -63,8 +64,8 @@ def _add_serving(command: Parser, run: Run, description: str) -> None:
         "--file",
         metavar="FILE",
         type=Path,
-        help="keeps all tasks; one process at a time (default: .a2a/dev.db of the project around "
-        "the current folder, else of the folder)",
+        help="keeps all tasks; one process at a time (default: the project's .a2a/dev.db, else the "
+        "current folder's)",
     )
     command.add_argument("--fresh", action="store_true", help="empty the file first")
     command.add_argument("--no-push", action="store_true", help="offer no push notifications")

@@ -6,8 +6,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from concurrent.futures import CancelledError, Future
-from contextlib import ExitStack, closing, contextmanager, suppress
+from concurrent.futures import Future
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
@@ -33,7 +33,7 @@ from a2a_serverless.wiring import Backends, check_backends, table_backends
 from a2a_serverless.worker.adapter import LONG_POLL_S, Presence, Watch, WorkerAdapter
 from a2a_serverless.worker.agents import keeps_conversation, load_agent
 from a2a_serverless.worker.heartbeat import LOOK_S, Heartbeat
-from a2a_serverless_tools.local.background import Background, surviving
+from a2a_serverless_tools.local.background import Background
 from a2a_serverless_tools.local.cards import card_of
 from a2a_serverless_tools.local.http_server import HttpServer, guarded
 from a2a_serverless_tools.local.own_code import Succession
@@ -52,9 +52,6 @@ LEAVE_S: Final = 10.0
 
 THREADS: Final = 4
 """The most threads that run agents: one that blocks its thread holds up the others in it."""
-
-WORKERS: Final = 32
-"""The most workers of a process, each with an agent of its own."""
 
 _loading: Final = Lock()
 
@@ -151,15 +148,17 @@ class _Place:
 
     def begin(self, handle: Handle[Operation]) -> None:
         turn = self._worker.thread.start(self._places.run(self._worker, handle))
-        turn.add_done_callback(self._ended)
+        turn.add_done_callback(partial(self._ended, handle.message.task_id))
 
     def leave(self) -> None:
         self._places.put(self)
 
-    def _ended(self, turn: Future[None]) -> None:
+    def _ended(self, task_id: str, turn: Future[None]) -> None:
         self.leave()
-        with surviving("A turn has failed.", action="delivery_failed"), suppress(CancelledError):
-            turn.result()
+        error = None if turn.cancelled() else turn.exception()
+        if error is not None:
+            extra = {"action": "delivery_failed", "task_id": task_id}
+            logger.error("A turn has failed", exc_info=error, extra=extra)
 
 
 @contextmanager
@@ -256,7 +255,7 @@ class Options:
     """The port; None: a free one."""
     frees: bool = True
     """True to free what processes before this one have received, as they are gone."""
-    concurrency: int = WORKERS
+    concurrency: int = THREADS
     """Workers, each with A2A_WORKER_TURNS turns at a time; those beyond `THREADS` load their agent
     when so many turns run."""
     push: bool = False
