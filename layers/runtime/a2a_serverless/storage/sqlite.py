@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import math
 import os
 import sqlite3
 import threading
@@ -110,12 +111,12 @@ T = TypeVar("T")
 _Newest = tuple[int | None, int]
 """The last row of a partition and the number of deletions: each write changes one of them."""
 
-_LAST: Final = "SELECT max(id) FROM items WHERE PK = ?"
-_USED: Final = """
-SELECT done, done + ifnull((SELECT seq FROM sqlite_sequence WHERE name = 'items'), 0)
-FROM deletions
+_NUMBERS: Final = """
+SELECT (SELECT max(id) FROM items WHERE PK = ?), done,
+done + ifnull((SELECT seq FROM sqlite_sequence WHERE name = 'items'), 0) FROM deletions
 """
-"""The deletions; and the numbers that writes have used: each row has one, and each deletion."""
+"""The newest of a partition; and the numbers that writes have used: each row has one, and each
+deletion."""
 
 _lock = threading.Lock()
 _all_waits = weakref.WeakValueDictionary[Path, "_Waits"]()
@@ -566,7 +567,8 @@ class _Waits:
     """The waits of this process for writes to one file.
 
     A commit of this process ends them at once. One thread looks for commits of other processes
-    while there are waits: often behind a commit, seldom in a quiet file.
+    while there are waits: often behind a commit, seldom in a quiet file, and where no other process
+    has written yet.
     """
 
     def __init__(self, path: Path) -> None:
@@ -583,6 +585,10 @@ class _Waits:
         self._pause_s = _FASTEST_POLL_S
         self._changed_at = 0.0
         self._version: int | None = None
+        self._others: int | None = None
+        """The numbers that other processes had used at the last look."""
+        self._is_alone = True
+        """False: another one has written since the first look."""
 
     def begin(self, partition: str, newest: _Newest | None, others: int | None) -> _Wait:
         wait = _Wait(partition, Waker(), newest, others)
@@ -611,8 +617,8 @@ class _Waits:
             self._hurry()
 
     def _hurry(self) -> None:
-        """Look now, unless the next look is near."""
-        if self._pause_s > _FASTEST_POLL_S:
+        """Look now, unless the next look is near, or nobody else is known to write."""
+        if self._pause_s > _FASTEST_POLL_S and not self._is_alone:
             self._look_now.set()
 
     def _look(self) -> None:
@@ -620,7 +626,7 @@ class _Waits:
         with suppress(sqlite3.Error), closing(_connected(self._path)) as connection:
             while self._is_needed() and _identity(self._path) == file:
                 self._end_changed(connection)
-                quiet_s = time.monotonic() - self._changed_at
+                quiet_s = math.inf if self._is_alone else time.monotonic() - self._changed_at
                 self._pause_s = next((p for s, p in _POLLS_S if quiet_s < s), _SLOWEST_POLL_S)
                 self._look_now.wait(self._pause_s)
                 self._look_now.clear()
@@ -649,8 +655,10 @@ class _Waits:
             self._version = version
             waits = [wait for waits in self._waits.values() for wait in waits]
         with self.writing:
-            _, used = connection.execute(_USED).fetchone()
+            _, used = _newest(connection, "")
             others = used - self.used
+        self._is_alone &= self._others in (None, others)
+        self._others = others
         # Read outside the locks: the writers of this process do not wait for the file.
         for wait in waits:
             if wait.others != others:
@@ -689,8 +697,7 @@ def _connected(path: Path, **options: Any) -> sqlite3.Connection:
 
 def _newest(connection: sqlite3.Connection, partition: str) -> tuple[_Newest, int]:
     """Return the newest of a partition, and the numbers that the file has used."""
-    (last,) = connection.execute(_LAST, (partition,)).fetchone()
-    done, used = connection.execute(_USED).fetchone()
+    last, done, used = connection.execute(_NUMBERS, (partition,)).fetchone()
     return (last, done), used
 
 
