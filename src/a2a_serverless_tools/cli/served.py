@@ -35,7 +35,7 @@ from a2a_serverless_tools.local.own_code import OwnCode, Succession
 from a2a_serverless_tools.local.own_file import log_of, own_file
 from a2a_serverless_tools.local.replacing import END_S, Start, Told
 from a2a_serverless_tools.local.sockets import of_descriptor
-from a2a_serverless_tools.local.stack import THREADS, Options, Stack
+from a2a_serverless_tools.local.stack import Options, Stack
 from a2a_serverless_tools.operate.inspector import Inspector
 from a2a_serverless_tools.operate.logs import KeptLines, kept_lines
 
@@ -122,8 +122,7 @@ def _serve(
             file=file,
             bound=bound,
             frees=start.frees,
-            # Loaded at the start: after an edit a successor loads the agent, and not this process.
-            concurrency=THREADS if succession else options.concurrency,
+            turns=0 if succession else options.concurrency,
             push=not options.no_push,
             watch=watch,
             succession=succession,

@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import cycle
 from pathlib import Path
 from socket import socket
 from tempfile import TemporaryDirectory
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from a2a.server.agent_execution import AgentExecutor
 
@@ -50,115 +49,108 @@ logger = logging.getLogger(__name__)
 LEAVE_S: Final = 10.0
 """Seconds in which a turn may end after an edit, before the new code begins it again."""
 
-THREADS: Final = 4
-"""The most threads that run agents: one that blocks its thread holds up the others in it."""
 
-_loading: Final = Lock()
+class _Worker(NamedTuple):
+    """An agent, and the thread in which it runs."""
 
-
-class _Worker:
-    """One agent, in a thread that others may share; it is loaded for its first turn.
-
-    Args:
-        thread: runs its turns.
-        heartbeat: that of the thread.
-        load: loads the agent.
-    """
-
-    def __init__(
-        self, thread: Background, heartbeat: Heartbeat, load: Callable[[], WorkerAdapter]
-    ) -> None:
-        self.thread = thread
-        self.heartbeat = heartbeat
-        self._load = load
-        self._loaded: WorkerAdapter | None = None
-
-    def adapter(self) -> WorkerAdapter:
-        """Return what runs turns of the agent; the first call loads it."""
-        if self._loaded is None:
-            with _loading:  # the agent's file runs in one thread at a time
-                self._loaded = self._load()
-        return self._loaded
+    adapter: WorkerAdapter
+    thread: Background
 
 
 class _Places:
     """Room for turns in the workers of this process. Safe under threads.
 
     Args:
-        workers: the workers, one for each turn that it may run at a time; the last is taken first.
+        workers: the workers.
+        turns: how many turns each of them runs at a time.
         run: runs a turn, in the worker's thread.
     """
 
     def __init__(
         self,
-        workers: Iterable[_Worker],
-        run: Callable[[_Worker, Handle[Operation]], Coroutine[Any, Any, None]],
+        workers: Sequence[_Worker],
+        turns: int,
+        run: Callable[[WorkerAdapter, Handle[Operation]], Coroutine[Any, Any, None]],
     ) -> None:
-        self.run = run
-        self._free = [_Place(self, worker) for worker in workers]
-        self._most = len(self._free)
+        self._workers = workers
+        self._run = run
+        self._running = [0] * len(workers)
+        self._free = self._most = len(workers) * turns
         self._lock = Lock()
         self._left = Waker()
         self._is_awaited = False
 
-    def take(self) -> _Place | None:
-        """Return the free place that was left last, in a thread that is not blocked; None: none."""
+    def take(self, *, awaits: bool = False) -> _Place | None:
+        """Return a place; None: none is free, or all threads are blocked.
+
+        `awaits`: `_left` is to tell of the next one that is left.
+        """
         with self._lock:
-            for at in reversed(range(len(self._free))):
-                if not self._free[at].is_blocked:
-                    return self._free.pop(at)
+            if self._free and not all(map(_is_blocked, self._workers)):
+                self._free -= 1
+                return _Place(self)
+            self._is_awaited = awaits
         return None
 
-    def put(self, place: _Place) -> None:
+    def put(self) -> None:
         """Free a place."""
         with self._lock:
-            self._free.append(place)
-        if self._is_awaited:
+            self._free += 1
+            is_awaited, self._is_awaited = self._is_awaited, False
+        if is_awaited:
             self._left.wake()
 
     async def one(self) -> _Place:
-        """Return a free place, once there is one."""
-        while (place := self.take()) is None:
-            await self._changed()
-        return place
+        """Return a place, once one is free."""
+        while True:
+            self._left.clear()
+            if (place := self.take(awaits=True)) is not None:
+                return place
+            await self._left.wait(LOOK_S)  # a blocked thread does not tell of its end
 
     async def all(self) -> None:
         """Return when all places are free."""
-        while len(self._free) < self._most:
-            await self._changed()
-
-    async def _changed(self) -> None:
-        """Wait until a place is left, or a thread may be blocked no more."""
-        self._is_awaited = True
-        await self._left.wait(LOOK_S)
-        self._left.clear()
-        self._is_awaited = False
-
-
-class _Place:
-    """Room for one turn in a worker."""
-
-    def __init__(self, places: _Places, worker: _Worker) -> None:
-        self._places = places
-        self._worker = worker
-
-    @property
-    def is_blocked(self) -> bool:
-        return self._worker.heartbeat.is_blocked
+        while self._free < self._most:
+            self._left.clear()
+            self._is_awaited = True
+            await self._left.wait(LOOK_S)
 
     def begin(self, handle: Handle[Operation]) -> None:
-        turn = self._worker.thread.start(self._places.run(self._worker, handle))
-        turn.add_done_callback(partial(self._ended, handle.message.task_id))
+        """Begin a turn in the thread that has the fewest, and rather in one that is not blocked."""
+        with self._lock:
+            _, _, at = min(
+                (_is_blocked(worker), self._running[at], at)
+                for at, worker in enumerate(self._workers)
+            )
+            self._running[at] += 1
+        adapter, thread = self._workers[at]
+        turn = thread.start(self._run(adapter, handle))
+        turn.add_done_callback(partial(self._ended, at, handle.message.task_id))
 
-    def leave(self) -> None:
-        self._places.put(self)
-
-    def _ended(self, task_id: str, turn: Future[None]) -> None:
-        self.leave()
+    def _ended(self, at: int, task_id: str, turn: Future[None]) -> None:
+        with self._lock:
+            self._running[at] -= 1
+        self.put()
         error = None if turn.cancelled() else turn.exception()
         if error is not None:
             extra = {"action": "delivery_failed", "task_id": task_id}
             logger.error("A turn has failed", exc_info=error, extra=extra)
+
+
+class _Place(NamedTuple):
+    """Room for one turn; its thread is chosen when the turn begins."""
+
+    places: _Places
+
+    def begin(self, handle: Handle[Operation]) -> None:
+        self.places.begin(handle)
+
+    def leave(self) -> None:
+        self.places.put()
+
+
+def _is_blocked(worker: _Worker) -> bool:
+    return worker.adapter.heartbeat.is_blocked
 
 
 @contextmanager
@@ -170,24 +162,24 @@ def _workers(
 ) -> Iterator[Background]:
     """Run what the queue delivers for a `with` block; yield what has ended with the last turn.
 
-    What this process sends itself begins in its worker's thread at once. An agent that blocks its
-    thread holds up the turns of that alone. At the end of the block turns that still run are given
-    back. A turn does not begin that a successor has to run.
+    A turn that this process opens begins without the queue where a place is free. An agent that
+    blocks its thread holds up the turns in that thread alone, and no other one begins there while
+    a thread is free. At the end of the block turns that still run are given back. A turn does not
+    begin that a successor has to run.
 
     Args:
         backends: storage and queue.
         agent: makes the agent of one worker.
         settings: A2A_WORKER_TURNS is the number of turns that a worker runs at a time, and
             A2A_RUN_LIMIT_S the longest run of one.
-        options: the number of workers, what hears of the turns, and the successor.
+        options: the number of workers and of turns, what hears of them, and the successor.
     """
-    beats = [Heartbeat() for _ in range(min(THREADS, options.concurrency))]
     operations, succession = backends.operations, options.succession
     presence = Presence(backends.storage.table, backends.storage.clock)
 
     async def serve() -> None:
-        turns = settings.worker_turns
-        free = _Places([*workers[THREADS:] * turns, *workers[:THREADS] * turns], turn)
+        turns = max(settings.worker_turns, -(-options.turns // len(workers)))
+        free = _Places(workers, turns, turn)
         operations.place = free.take
         while not operations.is_closed:
             place = await free.one()  # first: a delivery's visibility runs from its receive on
@@ -199,37 +191,30 @@ def _workers(
                 await presence.tell()
         await free.all()
 
-    async def turn(worker: _Worker, handle: Handle[Operation]) -> None:
-        deadline = backends.storage.clock.monotonic() + settings.run_limit_s
+    async def turn(adapter: WorkerAdapter, handle: Handle[Operation]) -> None:
+        deadline = adapter.clock.monotonic() + settings.run_limit_s
         if succession and not await succession.may_begin(handle.sent_at):
             await operations.shutdown()  # first: it does not come back here
             await handle.nack()
         else:
-            await worker.adapter().process(handle, deadline=deadline)
-
-    def loaded(heartbeat: Heartbeat) -> WorkerAdapter:
-        return WorkerAdapter(
-            backends,
-            agent(),
-            settings,
-            heartbeat=heartbeat,
-            watch=options.watch,
-            presence=presence,
-        )
+            await adapter.process(handle, deadline=deadline)
 
     with ExitStack() as running:
-        threads = [
-            (running.enter_context(Background(f"worker-{number + 1}", heartbeat.stay)), heartbeat)
-            for number, heartbeat in enumerate(beats)
-        ]
-        workers = [
-            _Worker(thread, heartbeat, partial(loaded, heartbeat))
-            for (thread, heartbeat), _ in zip(cycle(threads), range(options.concurrency))
-        ]
-        for worker in workers[:THREADS]:
-            worker.adapter()  # a mistake stops the start, not the first turn
-        for thread, _ in threads:
-            running.callback(thread.cancel)
+        workers: list[_Worker] = []
+        for number in range(1, options.concurrency + 1):
+            heartbeat = Heartbeat()
+            thread = running.enter_context(Background(f"worker-{number}", heartbeat.stay))
+            adapter = WorkerAdapter(
+                backends,
+                agent(),
+                settings,
+                heartbeat=heartbeat,
+                watch=options.watch,
+                presence=presence,
+            )
+            workers.append(_Worker(adapter, thread))
+        for worker in workers:
+            running.callback(worker.thread.cancel)
         queue = running.enter_context(Background("queue", serve))
         running.callback(lambda: asyncio.run(operations.shutdown()))
         yield queue
@@ -255,9 +240,10 @@ class Options:
     """The port; None: a free one."""
     frees: bool = True
     """True to free what processes before this one have received, as they are gone."""
-    concurrency: int = THREADS
-    """Workers, each with A2A_WORKER_TURNS turns at a time; those beyond `THREADS` load their agent
-    when so many turns run."""
+    concurrency: int = 4
+    """Workers, each with a thread and an agent of its own, and A2A_WORKER_TURNS turns at a time."""
+    turns: int = 0
+    """The turns that run at a time, if A2A_WORKER_TURNS asks for fewer."""
     push: bool = False
     """True to offer and call webhooks."""
     watch: Watch | None = None

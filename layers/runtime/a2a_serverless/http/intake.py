@@ -300,8 +300,8 @@ class Intake:
 class _Sending:
     """Sends the operation of a turn that a commit opens.
 
-    Where a worker of this process waits, the commit itself sends the operation, and has the worker
-    receive it; `accepted` lets the worker begin. Elsewhere `accepted` sends it.
+    Where a worker of this process has a free place, the commit itself sends the operation, and
+    receives it for that place; `accepted` begins it there. Elsewhere `accepted` sends it.
     """
 
     backends: Backends
@@ -310,7 +310,7 @@ class _Sending:
     _reservation: Reservation | None = field(default=None, init=False)
 
     def close(self) -> None:
-        """Release the worker, if it has got nothing."""
+        """Release the place, if nothing has begun there."""
         if self._reservation is not None:
             self._reservation.release()
 

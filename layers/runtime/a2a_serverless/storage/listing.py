@@ -1,4 +1,4 @@
-"""_Listing a scope's tasks: a validated query, its pages and their tokens.
+"""Listing a scope's tasks: a validated query, its pages and their tokens.
 
 An index names candidates; each task's HEAD, read consistently, says whether and where it belongs.
 A page makes one request to each partition of its index and looks at a bounded number of entries. So

@@ -248,10 +248,11 @@ class SqliteTable(Streamed):
     @contextmanager
     def watch(self, partition: str) -> Iterator[Watch]:
         newest, others = None, None
-        # Without an answer the first look says that something has changed.
-        with suppress(sqlite3.Error), self._waits.writing:
-            newest, used = _newest(self._connection, partition)
-            others = used - self._waits.used
+        with suppress(sqlite3.Error):  # then the first look says that something has changed
+            connection = self._connection  # first: to open one may wait for another process
+            with self._waits.writing:
+                newest, used = _newest(connection, partition)
+                others = used - self._waits.used
         wait = self._waits.begin(partition, newest, others)
         try:
             yield wait.waker
@@ -558,9 +559,9 @@ class _Wait:
     partition: str
     waker: Waker
     newest: _Newest | None
-    """What was stored when it began; None: not known."""
+    """What was stored when it was last looked at; None: not known."""
     others: int | None
-    """The numbers that other processes had used when they were last looked at; None: not known."""
+    """The numbers that other processes had used then; None: not known."""
 
 
 class _Waits:
@@ -580,8 +581,9 @@ class _Waits:
         self._is_looking = False
         self._look_now = threading.Event()
         self.used = 0
-        """The numbers that this process has used, and in the present transaction:"""
+        """The numbers that this process has used."""
         self.adds = 0
+        """Those that the present transaction uses."""
         self._pause_s = _FASTEST_POLL_S
         self._changed_at = 0.0
         self._version: int | None = None

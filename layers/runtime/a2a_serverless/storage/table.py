@@ -535,7 +535,7 @@ class Table(ABC):
         shows: int,
         is_wanted: Callable[[Item], bool] | None = None,
     ) -> Counted:
-        """Look at the first `looks` wanted items of a range; None: at all.
+        """Look at the first `looks` wanted items of a range; None: at all of them.
 
         Return the first `shows` of those that pass its filter, and the number of all that do. The
         range asks for the sort key, and for what it filters by.
