@@ -498,13 +498,21 @@ class Storm(House):
             assert (await conversation_queue(self.storage, f"talk {talk}")).positions == ()
 
 
+def met_in(seed: int) -> set[str]:
+    """What the requests of a storm have met."""
+    storm = Storm(seed=seed)
+    storm.run(lambda _: storm.play())
+    return {*storm.late.met}
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_storm_of_late_writes_loses_nothing(seed: int) -> None:
     """Each task ends once, as it should, each chunk is there once, and nothing waits."""
-    storm = Storm(seed=seed)
-    storm.run(lambda _: storm.play())
-    met = storm.late.met
-    assert met.keys() == {
+    every = {
         *("read lost", "write lost", "answer lost", "applied late"),
         *("applied late, and refused", "applied late, and stored"),
     }
+    met = set[str]()
+    while met != every and seed < 500:  # one in thirty stores nothing late
+        met, seed = met | met_in(seed), seed + 100
+    assert met == every
