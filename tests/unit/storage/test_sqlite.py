@@ -309,6 +309,18 @@ async def test_a_full_disk_loses_nothing(table: SqliteTable) -> None:
     assert found == {small.key: None, large.key: None, PLACE: ITEM}
 
 
+async def test_what_fails_at_its_end_is_undone(table: SqliteTable) -> None:
+    """A transaction whose deletion fails has put nothing."""
+    await table.write(Put(item=ITEM))
+    table._connection.execute(
+        "CREATE TEMP TRIGGER stays BEFORE DELETE ON items BEGIN SELECT RAISE(FAIL, 'it stays'); END"
+    )
+    put = Put(item={"PK": "P", "SK": "B"})
+    with pytest.raises(UnavailableError, match="it stays"):
+        await table.write(put, Delete(key=PLACE))
+    assert await table.load([put.key, PLACE]) == {put.key: None, PLACE: ITEM}
+
+
 @pytest.mark.parametrize("is_replaced", [False, True])
 def test_a_removed_file_takes_no_more(table: SqliteTable, path: Path, *, is_replaced: bool) -> None:
     """What would be written to a file that is gone is refused, and no other file is made."""
