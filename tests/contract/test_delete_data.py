@@ -232,6 +232,31 @@ async def test_a_deleted_task_is_gone(storage: DurableStorage, tasks: Storage) -
     assert task.id not in {one.task_id for one in due}
 
 
+@pytest.mark.parametrize("fences", [1, deletion._FENCES])
+async def test_a_fence_whose_answer_is_lost(
+    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch, fences: int
+) -> None:
+    """One that was stored counts; a task that is replaced each time stays, with a sentence."""
+    head, write, refused = (await storage.open_task("a", request())).head, storage.table.write, 0
+
+    async def answers(*writes: Write, **options: Any) -> None:
+        nonlocal refused
+        if refused == fences:
+            return await write(*writes, **options)
+        refused += 1
+        if fences == 1:
+            await write(*writes, **options)
+        raise errors.ConditionFailedError({})
+
+    monkeypatch.setattr(storage.table, "write", answers)
+    if fences == 1:
+        assert await delete_task(storage, head.task_id)
+    else:
+        with pytest.raises(errors.UnavailableError, match="replaced 5 times while"):
+            await delete_task(storage, head.task_id)
+    assert (await storage.head(head.task_id) is None) is (fences == 1)
+
+
 async def test_a_context_is_deleted_with_its_tasks(tasks: Storage) -> None:
     """`delete_context` deletes tasks and state, and counts the tasks; again it is 0 (46)."""
     mine = [await tasks.create_task("ctx", message()) for _ in range(3)]
