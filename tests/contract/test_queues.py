@@ -799,10 +799,13 @@ class Room:
         self.begun = list[Handle[Note]]()
         self.left = 0
 
+    def take(self) -> bool:
+        return True
+
     def begin(self, handle: Handle[Note]) -> None:
         self.begun.append(handle)
 
-    def leave(self) -> None:
+    def put(self) -> None:
         self.left += 1
 
 
@@ -813,7 +816,7 @@ class Bench:
         self.queues = queues
         self.queue: TableQueue[Note] = queues.queue()
         self.room = Room()
-        self.queue.place = lambda: self.room
+        self.queue.places = self.room
 
     def reserved(self) -> Reservation:
         """The place, reserved."""

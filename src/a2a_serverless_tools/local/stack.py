@@ -80,17 +80,17 @@ class _Places:
         self._left = Waker()
         self._is_awaited = False
 
-    def take(self, *, awaits: bool = False) -> _Place | None:
-        """Return a place; None: none is free, or all threads are blocked.
+    def take(self, *, awaits: bool = False) -> bool:
+        """Take a place; return False if none is free, or all threads are blocked.
 
-        `awaits`: `_left` is to tell of the next one that is left.
+        `awaits`: without one, the next place that is freed ends the wait for `_left`.
         """
         with self._lock:
             if self._free and not all(map(_is_blocked, self._workers)):
                 self._free -= 1
-                return _Place(self)
+                return True
             self._is_awaited = awaits
-        return None
+        return False
 
     def put(self) -> None:
         """Free a place."""
@@ -100,13 +100,12 @@ class _Places:
         if is_awaited:
             self._left.wake()
 
-    async def one(self) -> _Place:
-        """Return a place, once one is free."""
-        while True:
-            self._left.clear()
-            if (place := self.take(awaits=True)) is not None:
-                return place
+    async def one(self) -> None:
+        """Take a place, once one is free."""
+        self._left.clear()
+        while not self.take(awaits=True):
             await self._left.wait(LOOK_S)  # a blocked thread does not tell of its end
+            self._left.clear()
 
     async def all(self) -> None:
         """Return when all places are free."""
@@ -116,7 +115,7 @@ class _Places:
             await self._left.wait(LOOK_S)
 
     def begin(self, handle: Handle[Operation]) -> None:
-        """Begin a turn in the thread that has the fewest, and rather in one that is not blocked."""
+        """Begin a turn in the thread that runs the fewest; in a blocked one only if all are."""
         with self._lock:
             _, _, at = min(
                 (_is_blocked(worker), self._running[at], at)
@@ -137,18 +136,6 @@ class _Places:
             logger.error("A turn has failed", exc_info=error, extra=extra)
 
 
-class _Place(NamedTuple):
-    """Room for one turn; its thread is chosen when the turn begins."""
-
-    places: _Places
-
-    def begin(self, handle: Handle[Operation]) -> None:
-        self.places.begin(handle)
-
-    def leave(self) -> None:
-        self.places.put()
-
-
 def _is_blocked(worker: _Worker) -> bool:
     return worker.adapter.heartbeat.is_blocked
 
@@ -162,10 +149,10 @@ def _workers(
 ) -> Iterator[Background]:
     """Run what the queue delivers for a `with` block; yield what has ended with the last turn.
 
-    A turn that this process opens begins without the queue where a place is free. An agent that
-    blocks its thread holds up the turns in that thread alone, and no other one begins there while
-    a thread is free. At the end of the block turns that still run are given back. A turn does not
-    begin that a successor has to run.
+    A turn that this process opens begins at once where a place is free, and is not pulled. An agent
+    that blocks its thread holds up the turns in that thread alone; no other turn begins there while
+    another thread answers. At the end of the block turns that still run are given back. A turn that
+    a successor has to run does not begin.
 
     Args:
         backends: storage and queue.
@@ -179,17 +166,16 @@ def _workers(
 
     async def serve() -> None:
         turns = max(settings.worker_turns, -(-options.turns // len(workers)))
-        free = _Places(workers, turns, turn)
-        operations.place = free.take
+        operations.places = places = _Places(workers, turns, turn)
         while not operations.is_closed:
-            place = await free.one()  # first: a delivery's visibility runs from its receive on
+            await places.one()  # first: a delivery's visibility runs from its receive on
             handles = await operations.pull(1, LONG_POLL_S)
             for handle in handles:
-                place.begin(handle)
+                places.begin(handle)
             if not handles:
-                place.leave()
+                places.put()
                 await presence.tell()
-        await free.all()
+        await places.all()
 
     async def turn(adapter: WorkerAdapter, handle: Handle[Operation]) -> None:
         deadline = adapter.clock.monotonic() + settings.run_limit_s
@@ -243,7 +229,7 @@ class Options:
     concurrency: int = 4
     """Workers, each with a thread and an agent of its own, and A2A_WORKER_TURNS turns at a time."""
     turns: int = 0
-    """The turns that run at a time, if A2A_WORKER_TURNS asks for fewer."""
+    """How many turns may run at a time at least, where A2A_WORKER_TURNS allows fewer."""
     push: bool = False
     """True to offer and call webhooks."""
     watch: Watch | None = None

@@ -210,14 +210,17 @@ async def acknowledge(
     return outcome.is_done
 
 
-class Place(Protocol[M]):
-    """Room for one delivery in a process, taken until that has ended, or until `leave`."""
+class Places(Protocol[M]):
+    """Room for deliveries in this process, a fixed number at a time. Safe under threads."""
+
+    def take(self) -> bool:
+        """Take a place; return False if none is free."""
 
     def begin(self, handle: Handle[M]) -> None:
-        """Begin a delivery, from any thread."""
+        """Begin a delivery in a place that was taken; its end frees it."""
 
-    def leave(self) -> None:
-        """Leave it to another delivery, without having begun one."""
+    def put(self) -> None:
+        """Free a place in which nothing has begun."""
 
 
 class Reservation(Protocol):
@@ -236,7 +239,7 @@ class Reservation(Protocol):
         """Begin the message in its place if its change is stored; return False if it is not."""
 
     def release(self) -> None:
-        """Leave the place, unless the message has begun there."""
+        """Free the place, unless the message has begun there."""
 
 
 class FifoQueue(ABC, Generic[M]):
@@ -254,8 +257,8 @@ class FifoQueue(ABC, Generic[M]):
         self.kind = kind
         self.name = name
         """The end of the ARN in the records of an event."""
-        self.place: Callable[[], Place[M] | None] = lambda: None
-        """Takes a free place of this process for a message that it sends itself; None: none is."""
+        self.places: Places[M] | None = None
+        """Room for what this process sends itself; None: there is none."""
         self.is_closed = False
         """True once nothing is received any more, see `shutdown`."""
 
@@ -267,7 +270,7 @@ class FifoQueue(ABC, Generic[M]):
         """Enqueue a message, unless one with its deduplication id was sent within 5 minutes."""
 
     def reserve(self, table: Table) -> Reservation | None:  # noqa: ARG002 - of queues elsewhere
-        """Reserve a `place` of this process for a message that goes with writes to `table`.
+        """Reserve one of the `places` for a message that goes with writes to `table`.
 
         None: none is free, or the queue is not in that table.
         """

@@ -32,7 +32,7 @@ from a2a_serverless.queues.fifo import (
     FifoQueue,
     Handle,
     M,
-    Place,
+    Places,
 )
 from a2a_serverless.storage.changes import Change
 from a2a_serverless.storage.layout import BY_DUE, GROUP, queue_partition
@@ -281,9 +281,9 @@ class _TableHandle(Handle[M]):
 class _Reservation(Generic[M]):
     """A place of this process, for a message that is stored with other writes."""
 
-    def __init__(self, queue: TableQueue[M], place: Place[M]) -> None:
+    def __init__(self, queue: TableQueue[M], places: Places[M]) -> None:
         self._queue = queue
-        self._place: Place[M] | None = place
+        self._places: Places[M] | None = places
         self._change: Change[_Group]
         self._message: M
 
@@ -293,18 +293,18 @@ class _Reservation(Generic[M]):
         return self._change
 
     def deliver(self) -> bool:
-        if self._place is None or not self._change.is_stored:
+        if self._places is None or not self._change.is_stored:
             return False
         record = _record(self._queue.name, self._change.after)
         handle = _TableHandle(self._queue, record, self._message)
         handle.hidden_until = record.group.due_at
-        place, self._place = self._place, None
-        place.begin(handle)
+        places, self._places = self._places, None
+        places.begin(handle)
         return True
 
     def release(self) -> None:
-        if self._place is not None:
-            self._place.leave()
+        if self._places is not None:
+            self._places.put()
 
 
 class TableQueue(FifoQueue[M]):
@@ -369,9 +369,8 @@ class TableQueue(FifoQueue[M]):
             pull.wake()
 
     def reserve(self, table: Table) -> _Reservation[M] | None:
-        if table is not self._table or self.is_closed or (place := self.place()) is None:
-            return None
-        return _Reservation(self, place)
+        places = None if table is not self._table or self.is_closed else self.places
+        return _Reservation(self, places) if places is not None and places.take() else None
 
     # -- receiving -----------------------------------------------------------------------------
 

@@ -115,8 +115,8 @@ _NUMBERS: Final = """
 SELECT (SELECT max(id) FROM items WHERE PK = ?), done,
 done + ifnull((SELECT seq FROM sqlite_sequence WHERE name = 'items'), 0) FROM deletions
 """
-"""The newest of a partition; and the numbers that writes have used: each row has one, and each
-deletion."""
+"""The last row of a partition, the number of deletions, and all numbers that writes have used: one
+for each row, and one for each deletion."""
 
 _lock = threading.Lock()
 _all_waits = weakref.WeakValueDictionary[Path, "_Waits"]()
@@ -242,7 +242,7 @@ class SqliteTable(Streamed):
     async def write(self, *writes: Write, exactly: bool = False) -> None:  # noqa: ARG002 - no answer is lost
         check_writes(writes)
         await self.patiently(lambda: self._write(writes))
-        # After the commit: whoever is woken finds it.
+        # After the commit: whoever is woken finds what was written.
         self._waits.end({write.key.PK for write in writes if getattr(write, "is_news", True)})
 
     @contextmanager
@@ -619,7 +619,7 @@ class _Waits:
             self._hurry()
 
     def _hurry(self) -> None:
-        """Look now, unless the next look is near, or nobody else is known to write."""
+        """Look now, unless the next look is near, or no other process has written yet."""
         if self._pause_s > _FASTEST_POLL_S and not self._is_alone:
             self._look_now.set()
 
