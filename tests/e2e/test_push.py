@@ -105,8 +105,8 @@ async def test_dev_tells_a_webhook_on_this_machine(tmp_path: Path) -> None:
         url = stack.url
         hook = configuration(
             receiver.url("localhost"),
-            token="my-token",
-            authentication={"scheme": "Bearer", "credentials": "my-credentials"},
+            token="my-own-token",
+            authentication={"scheme": "Bearer", "credentials": "my-own-credentials"},
         )
         async with agent_at(url) as agent:
             asked = await agent.send("ask", messageId="ask", configuration=hook)
@@ -116,11 +116,11 @@ async def test_dev_tells_a_webhook_on_this_machine(tmp_path: Path) -> None:
 
         assert receiver.states == ENDS
         for request in receiver.requests:
-            assert request.headers["x-a2a-notification-token"] == "my-token"
-            assert request.headers["authorization"] == "Bearer my-credentials"
+            assert request.headers["x-a2a-notification-token"] == "my-own-token"
+            assert request.headers["authorization"] == "Bearer my-own-credentials"
             await asyncio.to_thread(check_signature, request, url, receiver.url("localhost"))
         assert stack.end() == 0, stack.said()
-    assert "my-" not in stack.said()
+    assert "my-own-" not in stack.said()
 
 
 def check_signature(request: Request, issuer: str, webhook: str) -> None:
@@ -130,7 +130,7 @@ def check_signature(request: Request, issuer: str, webhook: str) -> None:
     must: Any = {"require": ["iss", "aud", "iat", "exp", "jti", "sub", "event_id"]}
     whom: Any = {"audience": webhook.removesuffix("/hook"), "issuer": issuer}
     claims = jwt.decode(token, key, algorithms=["ES256"], options=must, **whom)
-    own = hmac.new(b"my-token", claims["config_id"].encode(), hashlib.sha256)
+    own = hmac.new(b"my-own-token", claims["config_id"].encode(), hashlib.sha256)
     assert claims["config_hmac"] == own.hexdigest()
     assert claims["body_sha256"] == hashlib.sha256(request.body).hexdigest()
     assert claims["sub"] == json.loads(request.body)["statusUpdate"]["taskId"]

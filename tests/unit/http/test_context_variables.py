@@ -70,7 +70,8 @@ def carried(worker: ScriptedWorker) -> list[dict[str, object]]:
     return [json.loads(text) if text else {} for text in texts]
 
 
-R1, R2, R3 = ({"x-request-id": name} for name in ("r1", "r2", "r3"))
+NAMES = ("request-one", "request-two", "request-three")  # no made-up id holds one by chance
+R1, R2, R3 = ({"x-request-id": name} for name in NAMES)
 
 
 async def test_a_message_carries_its_own_variables(agent: Agent, worker: ScriptedWorker) -> None:
@@ -80,14 +81,14 @@ async def test_a_message_carries_its_own_variables(agent: Agent, worker: Scripte
     await agent.send("ask", headers={**once, **R2})
     await agent.send("ask", headers=R3, taskId=asked.task["id"])
     done = await agent.send("go", taskId=asked.task["id"])
-    assert carried(worker) == [{REQUEST_ID_NAME: "r1"}, {REQUEST_ID_NAME: "r3"}, {}]
-    assert "r1" not in asked.response.text + done.response.text
+    assert carried(worker) == [{REQUEST_ID_NAME: NAMES[0]}, {REQUEST_ID_NAME: NAMES[2]}, {}]
+    assert NAMES[0] not in asked.response.text + done.response.text
 
 
 async def test_a_stream_carries_it_too(app: FastAPI, binding: str, worker: ScriptedWorker) -> None:
     """A streamed message carries the variable, even if the middleware ends before the stream."""
     await all_events(app, binding, "SendStreamingMessage", {"message": message()}, R1)
-    assert carried(worker) == [{REQUEST_ID_NAME: "r1"}]
+    assert carried(worker) == [{REQUEST_ID_NAME: NAMES[0]}]
 
 
 async def test_a_value_that_cannot_be_carried_is_the_servers_fault(
