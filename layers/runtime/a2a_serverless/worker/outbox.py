@@ -117,8 +117,7 @@ class Outbox:
             for task in self._tasks:
                 task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._batch is not None:
-            self._drop()
+        self._drop()
 
     def put(self, *entries: Entry, wanted: Commit | None = None, fills: bool = False) -> None:
         """Add entries to the batch that waits.
@@ -211,8 +210,7 @@ class Outbox:
             finally:
                 if self._pace is not None:
                     self._pace.spend(self._units_of(batch.size), self.lease.clock.monotonic())
-                if not batch.done.done():
-                    batch.done.set_result(None)
+                batch.done.set_result(None)
 
     async def _pause_of_agent(self, batch: _Batch) -> None:
         """Wait until the agent has emitted all that it emits in one go: one commit holds it."""

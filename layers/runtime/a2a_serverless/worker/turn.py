@@ -426,7 +426,11 @@ class ActiveTurn(EventQueue):
         ):
             # Said again by the next attempt, it is not logged twice. A Task needs no such mark: it
             # adds nothing that the log has.
-            entries = tuple([_emitted(entry) for entry in entries])
+            entries = tuple(
+                replace(entry, outside_steps=True)
+                for entry in entries
+                if isinstance(entry, ArtifactWritten | StatusChanged)
+            )
         ends = ends_turn or on_return(self.projection.state) is ReturnDecision.ENDED
         if ends:  # before the commit that ends the turn
             self.refuse_forgotten()
@@ -1353,13 +1357,6 @@ async def _rounds() -> None:
 
 async def _next(chunks: AsyncIterator[bytes]) -> bytes | None:
     return await anext(chunks, None)
-
-
-def _emitted(entry: Entry) -> Entry:
-    """Return an entry with the mark of what the agent says outside of steps."""
-    if isinstance(entry, ArtifactWritten | StatusChanged):
-        return replace(entry, outside_steps=True)
-    return entry
 
 
 def _ends(event: Event) -> bool:
