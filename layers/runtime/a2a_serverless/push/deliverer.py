@@ -320,7 +320,7 @@ class _Job:
                 return None
             case "again":
                 return await self._put_off(attempt, outcome)
-            case "never":
+            case _:  # never
                 has_answered = outcome.status is not None
                 since = None if has_answered else push.failing_since
                 await self._give_up(attempt, outcome, failing_since=since, is_refused=has_answered)

@@ -115,7 +115,7 @@ class Destinations:
                     event_follows = is_consent and outcome.meaning == "delivered"
                     has_passed = has_answered and not event_follows
                     has_failed = outcome.meaning == "again" and not has_answered
-                case "url":
+                case _:  # its URL
                     has_passed = outcome.meaning == "delivered" and not is_consent
                     has_failed = outcome.meaning == "again" and has_answered
             if has_passed:

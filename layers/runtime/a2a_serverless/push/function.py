@@ -288,10 +288,4 @@ def _ended_by(records: Iterable[EventRecord]) -> Iterable[Ended]:
 
 def _may_have_event(state: str | None, which: PushEvents) -> bool:
     """Return True if a commit may have an event to push; `state` None: it changed no status."""
-    match which:
-        case "ends":
-            return state in _ENDS
-        case "statuses":
-            return state is not None
-        case "all":
-            return True
+    return which == "all" or (state in _ENDS if which == "ends" else state is not None)

@@ -219,7 +219,7 @@ def filled(part: Part, blob: Blob, content: bytes) -> None:
             part.raw = content
         case "text":
             part.text = content.decode()
-        case "data":
+        case _:  # data
             part.data.ParseFromString(content)
 
 

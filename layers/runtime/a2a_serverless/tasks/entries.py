@@ -484,8 +484,8 @@ def _pack(entry: Entry) -> tuple[bytes, int, bytes]:
             return b"J", 0, len(named).to_bytes(4, "big") + named + value
         case ModelsUsed(usage):
             return b"U", 0, encoded(usage).encode()
-        case Unknown(kind, flags, payload):
-            return kind, flags, payload
+        case _:  # unknown
+            return entry.kind, entry.flags, entry.payload
 
 
 _WHOLE: Final = {MessageAppended: b"M", MetadataMerged: b"D", Replied: b"P"}

@@ -279,8 +279,7 @@ class Fold:
     def _restart(self, base: int) -> None:
         for record in self._taken_back(base):
             for entry in record.entries:
-                if not isinstance(entry, Restarted):
-                    self._change(entry, record)
+                self._change(entry, record)
         self._restored = list(self._artifacts())
         self._shared = set(self.artifacts)
 

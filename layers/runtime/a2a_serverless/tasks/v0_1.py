@@ -9,7 +9,6 @@ from typing import Any
 
 from a2a.compat.v0_3 import conversions
 from a2a.types import (
-    Message,
     Task,
     TaskArtifactUpdateEvent,
     TaskPushNotificationConfig,
@@ -19,10 +18,10 @@ from a2a.types import (
 from pydantic import BaseModel
 
 from a2a_serverless.tasks.entries import whole
-from a2a_serverless.tasks.fold import Event
 from a2a_serverless.tasks.head import is_terminal
 
 Json = dict[str, Any]
+_Shown = Task | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
 
 _STATES_OF_0_1 = {"rejected": "failed", "auth-required": "input-required"}
 """For each state that 0.1 lacks, the state of 0.1 on which its clients do the right thing."""
@@ -49,24 +48,20 @@ class Shapes:
                 shape[name] = [translated(item) for item in shape[name]]
         return shape
 
-    def events(self, event: Event) -> Json:
+    def events(self, event: _Shown) -> Json:
         """Convert an event of a subscription, which begins with the Task."""
-        match event:
-            case Task():
-                return self.task(event)
-            case TaskStatusUpdateEvent():
-                shape = dumped(conversions.to_compat_task_status_update_event(event))
-                shape["status"] = self._status(shape["status"])
-                return self._named(shape, "TaskStatusUpdateEvent")
-            case TaskArtifactUpdateEvent():
-                shape = dumped(conversions.to_compat_task_artifact_update_event(event))
-                artifact = self._artifact(shape["artifact"])
-                artifact |= {"append": event.append, "lastChunk": event.last_chunk}
-                return self._named({**shape, "artifact": artifact}, "TaskArtifactUpdateEvent")
-            case Message():
-                return _message(dumped(conversions.to_compat_message(event)))
+        if isinstance(event, Task):
+            return self.task(event)
+        if isinstance(event, TaskStatusUpdateEvent):
+            shape = dumped(conversions.to_compat_task_status_update_event(event))
+            shape["status"] = self._status(shape["status"])
+            return self._named(shape, "TaskStatusUpdateEvent")
+        shape = dumped(conversions.to_compat_task_artifact_update_event(event))
+        artifact = self._artifact(shape["artifact"])
+        artifact |= {"append": event.append, "lastChunk": event.last_chunk}
+        return self._named({**shape, "artifact": artifact}, "TaskArtifactUpdateEvent")
 
-    def own_events(self, event: Event) -> Json:
+    def own_events(self, event: _Shown) -> Json:
         """Convert an event of `tasks/sendSubscribe`, where a pause is `final`, too.
 
         The Task that opens the stream has `final` as well: clients of 0.1 read it as a status.
@@ -114,7 +109,7 @@ def push_config(config: TaskPushNotificationConfig) -> Json:
     return {"id": config.task_id, "pushNotificationConfig": shape}
 
 
-def notification(event: TaskStatusUpdateEvent | TaskArtifactUpdateEvent | Task) -> Json:
+def notification(event: _Shown) -> Json:
     """Convert what a webhook is told: a Task for 0.3, an event for 0.1.
 
     The event is as in a stream of `tasks/sendSubscribe`, without envelope. An artifact can only be
