@@ -175,19 +175,6 @@ async def check_what_the_client_gets(made: Made) -> None:
             assert files_of(task) == [("image/png", "image.png", PICTURE)]
 
 
-async def check_deaths(made: Made) -> None:
-    """Whichever record an attempt dies at: the model and the client get the same files."""
-
-    async def play(calls: list[str]) -> Any:
-        seen: list[Any] = []
-        talk = Talk(made(seen, file=PICTURE, calls=calls), max_attempts=3)
-        tasks = [await talk.show(Part(text="tool"), raw(PICTURE, "image/png")) for _ in range(2)]
-        return [[files_of(completed(task)) for task in tasks], seen[-1]]
-
-    recorded = await killed_everywhere(play)
-    assert recorded.count("model") >= 2, recorded
-
-
 async def check_a_file_too_large_for_a_record(made: Made) -> None:
     """The task fails at once, with a sentence; without steps the client gets the file."""
     large = bytes(LIMIT)
@@ -208,6 +195,27 @@ async def check_a_large_file(made: Made) -> None:
     assert "begin another conversation" in status_text(task), task.status
 
 
+async def check_the_card(made: Made) -> None:
+    """The card of the framework's example, with which a project begins, has what it takes."""
+    agent: Any = made([])
+    framework = agent.takes.adapter.replace("-", "_").removeprefix("google_")
+    card = json.loads((EXAMPLES / f"{framework}_agent" / "agent_card.json").read_bytes())
+    assert card["defaultInputModes"] == agent.takes.input_modes, agent.takes.input_modes
+
+
+async def check_deaths(made: Made) -> None:
+    """Whichever record an attempt dies at: the model and the client get the same files."""
+
+    async def play(calls: list[str]) -> Any:
+        seen: list[Any] = []
+        talk = Talk(made(seen, file=PICTURE, calls=calls), max_attempts=3)
+        tasks = [await talk.show(Part(text="tool"), raw(PICTURE, "image/png")) for _ in range(2)]
+        return [[files_of(completed(task)) for task in tasks], seen[-1]]
+
+    recorded = await killed_everywhere(play)
+    assert recorded.count("model") >= 2, recorded
+
+
 async def check_a_long_conversation(made: Made) -> None:
     """A picture of 5 MB stays in it, and those of 2 MB that the model makes; it is a blob."""
     sent, answer = Random(1).randbytes(5_000_000), Random(2).randbytes(2_000_000)  # noqa: S311
@@ -220,14 +228,6 @@ async def check_a_long_conversation(made: Made) -> None:
     item = await talk.bench.storage.table.get(context_item(talk.bench.storage.scope.digest, "ctx"))
     assert item is not None
     assert (item["form"], len(item["value"]) < 200) == ("blob", True)
-
-
-async def check_the_card(made: Made) -> None:
-    """The card of the framework's example, with which a project begins, has what it takes."""
-    agent: Any = made([])
-    framework = agent.takes.adapter.replace("-", "_").removeprefix("google_")
-    card = json.loads((EXAMPLES / f"{framework}_agent" / "agent_card.json").read_bytes())
-    assert card["defaultInputModes"] == agent.takes.input_modes, agent.takes.input_modes
 
 
 CHECKS: Final = tuple(each for name, each in list(globals().items()) if name.startswith("check_"))

@@ -211,7 +211,6 @@ class Shapes(BaseModel):
     tags: set[int] = set()
 
 
-@pytest.mark.long
 async def test_an_equal_input_is_the_same_one() -> None:
     """Ids that are made anew in each attempt, and the order of a set, differ in nothing."""
 
@@ -323,7 +322,7 @@ async def test_an_empty_answer_names_the_keys(caplog: pytest.LogCaptureFixture) 
     assert '`LangGraphWorker(graph, answer="KEY")`, of messages, report; or end' in caplog.text
 
 
-@pytest.mark.parametrize("subgraphs", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.parametrize("subgraphs", [False, True])
 async def test_what_nodes_write_and_return_is_shown(*, subgraphs: bool) -> None:
     """A text is a status, other values are its metadata: once, whichever record dies."""
 
@@ -368,7 +367,6 @@ def look_up(what: str) -> str:
     return f"{what} is sunny"
 
 
-@pytest.mark.long
 async def test_a_subgraph_belongs_to_the_node_that_runs_it() -> None:
     """What it says is kept with that node's record, and no call is made twice."""
 
@@ -574,14 +572,13 @@ def made(seen: list[Any], **options: Any) -> LangGraphWorker:
     return LangGraphWorker(graph.compile(), **options)
 
 
-@pytest.mark.long(but=3)
+@pytest.mark.long(but=9)
 @pytest.mark.parametrize("check", files.CHECKS)
 async def test_files(check: Callable[[files.Made], Any]) -> None:
     """What `files` states of each adapter holds for this one."""
     await check(made)
 
 
-@pytest.mark.long(one_in=3)
 @pytest.mark.parametrize("check", contract.CHECKS)
 async def test_contract(check: Callable[[files.Made, str], Any]) -> None:
     """What `contract` states of each adapter holds for this one."""

@@ -412,14 +412,13 @@ def made(seen: list[Any], **options: Any) -> PydanticAIWorker:
     return PydanticAIWorker(agent, **options)
 
 
-@pytest.mark.long(but=4)
+@pytest.mark.long(but=9)
 @pytest.mark.parametrize("check", files.CHECKS)
 async def test_files(check: Callable[[files.Made], Any]) -> None:
     """What `files` states of each adapter holds for this one."""
     await check(made)
 
 
-@pytest.mark.long(one_in=3)
 @pytest.mark.parametrize("check", contract.CHECKS)
 async def test_contract(check: Callable[[files.Made, str], Any]) -> None:
     """What `contract` states of each adapter holds for this one."""
