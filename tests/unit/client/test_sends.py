@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import httpx
 import pytest
-from a2a.client import ClientCallContext, ClientCallInterceptor, ClientConfig
+from a2a.client import A2AClientError, ClientCallContext, ClientCallInterceptor, ClientConfig
 from a2a.client.interceptors import AfterArgs, BeforeArgs
 from a2a.types import CancelTaskRequest, GetTaskRequest, TaskState
 
@@ -38,9 +40,10 @@ class TestKeys:
         assert first != second
         assert third == ["mine", "mine"]
 
-    async def test_a_server_that_knows_no_keys(self, world: World) -> None:
+    @pytest.mark.parametrize("fault", [LOST_ANSWER, Fault(events=0)], ids=["lost", "ended"])
+    async def test_a_server_that_knows_no_keys(self, world: World, fault: Fault) -> None:
         """On demand a message whose answer was lost is not sent again; the error has its key."""
-        world.server.faults.append(LOST_ANSWER)
+        world.server.faults.append(fault)
         with pytest.raises(GaveUpError, match="Idempotency-Key: ") as caught:
             await world.send(repeat_sends=False)
         assert world.server.sent("idempotency-key") == [caught.value.idempotency_key]
@@ -70,6 +73,15 @@ class TestAnswersInOnePiece:
         world.server.faults.extend([Fault(), Fault(error=REFUSED), Fault(status=503)])
         assert await world.send(streaming=False) == [world.server.as_of(len(LOG))]
         assert world.server.methods() == ["SendMessage", *["GetTask"] * 3]
+
+    async def test_with_as_much_history_as_the_message_asks_for(self, world: World) -> None:
+        """The Task that is waited for has no more of it than the answer would have had."""
+        said = request()
+        said.configuration.history_length = 2
+        await collect(world.client(streaming=False).send_message(said))
+        for asked in world.server.requests[1:]:
+            params = dict(asked.url.params) or json.loads(asked.content)["params"]
+            assert int(params["historyLength"]) == 2
 
     async def test_up_to_a_pause(self, world: World) -> None:
         """A task that waits for its client is an answer."""
@@ -151,6 +163,16 @@ class TestTheWrappedClient:
             assert config.httpx_client is None
         assert made._own_http is not None
         assert made._own_http.is_closed
+
+    async def test_is_closed_where_no_card_is_found(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """An httpx client that was made for the call alone; one that was given stays open."""
+        answers = httpx.MockTransport(lambda _: httpx.Response(404))
+        given, made = httpx.AsyncClient(transport=answers), httpx.AsyncClient(transport=answers)
+        monkeypatch.setattr(httpx, "AsyncClient", lambda **_: made)
+        for config in (ClientConfig(httpx_client=given), None):
+            with pytest.raises(A2AClientError):
+                await create_resuming_client("http://agent.test", config)
+        assert (given.is_closed, made.is_closed) == (False, True)
 
     async def test_with_another_http_client(self, world: World) -> None:
         """A client whose responses cannot be seen is refused, not followed without its ids."""

@@ -135,6 +135,12 @@ class TestTrouble:
         assert isinstance(caught.value.__cause__, A2AClientError)
         assert world.clock.monotonic() == pytest.approx(60)
 
+    async def test_giving_up_after_streams_that_end_early(self, world: World) -> None:
+        """The error says so, as there is no failure to name."""
+        world.server.faults.extend([Fault(events=3), *[Fault(events=1)] * 99])
+        with pytest.raises(GaveUpError, match="new for 60 s, and the last stream ended early"):
+            await world.send(give_up_after_s=60)
+
     async def test_a_silent_agent(self, world: World) -> None:
         """Streams that stay open without news are no failure, however many there are."""
         world.server.faults.extend([Fault(events=3), *[Fault(events=1)] * 50])
@@ -148,11 +154,18 @@ class TestTrouble:
         with pytest.raises(GaveUpError, match=r"No end within 0\.05 s"):
             await world.send(time_limit_s=0.05, clock=SystemClock())
 
+    async def test_a_timeout_that_is_not_the_limit(self, world: World) -> None:
+        """One that the transport raises comes through as it is."""
+        world.server.faults.append(Fault(error=TimeoutError("of the transport")))
+        with pytest.raises(TimeoutError, match="of the transport"):
+            await world.send(time_limit_s=100)
+
     @pytest.mark.parametrize(
         ("fault", "error"),
         [
             *((Fault(status=code), A2AError) for code in (401, 404, 413)),
             (Fault(reason="TASK_NOT_FOUND"), TaskNotFoundError),
+            (Fault(error=httpx.UnsupportedProtocol("ftp")), A2AError),
         ],
     )
     async def test_final_errors(self, world: World, fault: Fault, error: type[A2AError]) -> None:
@@ -213,6 +226,12 @@ class TestEnds:
         world.server.faults.extend(refused)
         with pytest.raises(UnsupportedOperationError):
             await world.subscribe()
+
+    async def test_a_pause_that_was_shown_before_is_not_shown_again(self, world: World) -> None:
+        """The Task that a refused stream leads to is no news where the caller has it."""
+        refused = [Fault(events=1, error=LOST), Fault(reason="UNSUPPORTED_OPERATION")]
+        world.server = ScriptedServer([opened(AUTH_REQUIRED)], *refused)
+        assert await world.send() == world.server.log
 
     async def test_a_first_task_may_show_the_pause_before(self, world: World) -> None:
         """A follow-up whose stream is cut after the Task of the last pause goes on."""
@@ -367,6 +386,23 @@ class TestWithoutIds:
         world.server.as_of = lambda count: chunk(str(count))  # type: ignore[method-assign]
         with pytest.raises(A2AClientError, match="cannot continue"):
             await world.send()
+
+
+class TestOfOthersIds:
+    async def test_a_stream_that_opens_with_the_event_asked_for(self, world: World) -> None:
+        """It goes on after that event; another event under the same id leaves a gap."""
+        world.server.faults.append(Fault(events=3, error=LOST))
+        world.server.as_of = lambda count: LOG[count - 1]  # type: ignore[method-assign]
+        assert await world.send() == LOG
+        world.server.faults.append(Fault(events=3, error=LOST))
+        world.server.as_of = lambda count: chunk(str(count))  # type: ignore[method-assign]
+        with pytest.raises(A2AClientError, match="cannot continue"):
+            await world.send()
+
+    async def test_an_id_of_several_events(self, world: World) -> None:
+        """Events that share an id are none that come twice."""
+        world.server.id_of = lambda *_: "7"  # type: ignore[method-assign]
+        assert await world.send() == LOG
 
 
 class TestOfTheCallersOwn:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import cast
 
 import httpx
 from a2a.client.errors import A2AClientError
@@ -78,8 +79,8 @@ class Listener:
                 f"the Content-Encoding {encoding!r}, in which the ids and the sizes of its events"
                 " cannot be read"
             )
-        if isinstance(response.stream, httpx.AsyncByteStream):
-            response.stream = _Read(response.stream, self._parser)
+        body = cast("httpx.AsyncByteStream", response.stream)  # as each of httpx's AsyncClient
+        response.stream = _Read(body, self._parser)
         return True
 
     @property

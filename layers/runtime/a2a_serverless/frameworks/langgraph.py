@@ -840,9 +840,8 @@ class _Nodes(BaseCache[Any]):
             self._others.set(pairs)
 
     def clear(self, namespaces: Sequence[Namespace] | None = None) -> None:
-        if self._others is not None:
-            self._others.clear(namespaces)
+        """Raise: the graph that has this cache is the turn's own, and no author's code has it."""
+        raise NotImplementedError
 
     async def aclear(self, namespaces: Sequence[Namespace] | None = None) -> None:
-        if self._others is not None:
-            await self._others.aclear(namespaces)
+        raise NotImplementedError
