@@ -218,6 +218,26 @@ print(sender.httpx.AsyncClient.__module__ == "httpx")
 """
 
 
+def test_an_agents_models_have_pydantics_plugins() -> None:
+    """What is installed is searched for plugins for an agent's first model, and not before."""
+    told = subprocess.check_output([sys.executable, "-c", PLUGINS], text=True)
+    assert told.split() == ["0", "1"]
+
+
+PLUGINS = """
+import importlib.metadata
+searches, distributions = [], importlib.metadata.distributions
+importlib.metadata.distributions = lambda: searches.append("") or distributions()
+from a2a_serverless.observability import cold_start
+with cold_start("a2a.server.agent_execution"):
+    from a2a_serverless.worker.function import WorkerFunction
+    from pydantic import create_model
+    print(len(searches))
+    create_model("OfAnAgent", text=str)
+print(len(searches))
+"""
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_garbage_is_looked_for_after_the_start_only(*, fails: bool) -> None:
     """The collector rests while a function is imported, and works again whatever came of it."""

@@ -45,6 +45,9 @@ _SERVICE: Final = "POWERTOOLS_SERVICE_NAME"
 
 _SDK_SPANS: Final = "OTEL_INSTRUMENTATION_A2A_SDK_ENABLED"
 
+_NO_PLUGINS: Final = "PYDANTIC_DISABLE_PLUGINS"
+"""Pydantic's own variable. Without it, the first model searches all that is installed."""
+
 _UNUSED: Final = ("click", "opentelemetry", "starlette")
 """Packages that the A2A SDK and httpx import if they are there, and of which nothing is used here:
 a command line, spans of the SDK's own, a type of an annotation."""
@@ -69,7 +72,8 @@ def cold_start(sdk: str = "") -> Iterator[None]:
     """Observe the process, and speed up the imports in the block by a tenth.
 
     `sdk` names a package of the A2A SDK. It is imported before the block, while packages that it
-    can do without are hidden. An agent's own imports find them.
+    can do without are hidden. An agent's own imports find them. So do its models the plugins of
+    pydantic; the SDK's and those of the settings are made before it as well, without any.
 
     The garbage collector is off during the block: imports leave next to no garbage, but it would
     search through all objects that they make. In a function, later collections also leave out these
@@ -80,15 +84,30 @@ def cold_start(sdk: str = "") -> Iterator[None]:
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        if sdk:
-            _import_alone(sdk)
-        start()
+        with _without_plugins():
+            if sdk:
+                _import_alone(sdk)
+            start()
+            importlib.import_module("a2a_serverless.settings")
         yield
     finally:
         if _FUNCTION in os.environ:
             gc.freeze()
         if was_enabled:
             gc.enable()
+
+
+@contextmanager
+def _without_plugins() -> Iterator[None]:
+    """Make models of pydantic in the block without plugins, if the user has not chosen some."""
+    if _NO_PLUGINS in os.environ:
+        yield
+        return
+    os.environ[_NO_PLUGINS] = "__all__"
+    try:
+        yield
+    finally:
+        del os.environ[_NO_PLUGINS]
 
 
 def _import_alone(name: str) -> None:
