@@ -265,6 +265,18 @@ class TestVersion01:
             ("tasks/get", {}, "id is missing or not a text: it names the task."),
             ("tasks/get", {"taskId": 5}, "taskId is missing or not a text: it names the task."),
             ("tasks/list", {"contextId": 5}, "contextId is missing or not a text: it names the"),
+            *(
+                (
+                    "tasks/send",
+                    {**sent("go"), "pushNotification": {"url": "https://a", **auth}},
+                    f"pushNotification.authentication{problem}",
+                )
+                for auth, problem in (
+                    ({"authentication": {"schemes": "Bearer"}}, ".schemes is no list of names."),
+                    ({"authentication": "Bearer"}, " is not an object."),
+                    ({"authenticationInfo": "Bearer"}, " is not an object."),
+                )
+            ),
         ):
             with pytest.raises(RpcError, match=f"^{sentence}"):
                 await client.call(method, params)

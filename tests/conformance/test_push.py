@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.listing import page_token
 from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.wiring import Backends
 from tests.conformance.conftest import ServedAgent
@@ -132,7 +133,8 @@ class TestList:
 
     async def test_bad_pages(self, agent: ServedAgent, task_id: str) -> None:
         """3.1.8, 3.1.9: a bad page size or token, and what does not exist, are told apart."""
-        for params in ({"pageSize": -1}, {"pageToken": "not ours"}):
+        others = (page_token(["a"]), page_token("a b"))  # ours, of lists of something else
+        for params in ({"pageSize": -1}, *({"pageToken": it} for it in ("not ours", *others))):
             answer = await agent.call(LIST, {"taskId": task_id, **params})
             assert answer.reason == "INVALID_PARAMS"
         for config_id in ("nobody", "a b", "x" * 2000):

@@ -21,6 +21,8 @@ from a2a_serverless.storage.layout import conversation_queue_key
 from a2a_serverless.storage.table import Item, key_of
 from a2a_serverless.tasks.conversation import MOST_WAITING
 from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.rules import Commit
+from tests.support.commits import INPUT_REQUIRED, follow_up, to
 from tests.support.messages import request
 from tests.support.present import present
 
@@ -80,6 +82,20 @@ async def test_an_ending_wakes_the_next(serial: DurableStorage, sent: list[Head]
         assert [woken.task_id for woken in sent] == [h.task_id for h in heads[1 : number + 2]]
     item = present(await line_item(serial))
     assert item.keys() == {"PK", "SK", "expires_at", "scope_key", "status_key"}
+
+
+async def test_a_task_from_before_stands_in_line_from_its_next_message_on(
+    storage: DurableStorage, serial: DurableStorage
+) -> None:
+    """A deployment may come to run one message of a conversation after the other."""
+    storage.is_serial = False
+    head = await opened(storage)
+    head = await storage.commit(head, Commit(claims=True, token="t"))
+    head = await storage.commit(head, to(INPUT_REQUIRED, token="t"))
+    assert (head.is_serial, await places(storage)) == (False, [])
+    serial.is_serial = True
+    head = await serial.commit(head, follow_up())
+    assert (head.is_serial, await places(serial)) == (True, [head.task_id])
 
 
 async def test_a_full_line_takes_no_message(serial: DurableStorage) -> None:

@@ -130,6 +130,8 @@ async def test_another_turn_is_left(storage: DurableStorage, change: str, *, wak
     assert await storage.head(seen.task_id) == before
     if change != "canceled":
         assert await waiting(storage) == []
+    elif before:  # nor by one who knows of the cancel
+        assert not await (storage.requeue(before) if wakes else storage.park(before, "share"))
 
 
 @pytest.mark.parametrize("way", ["commit", "note"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
@@ -151,3 +152,11 @@ async def test_the_application_does_not_see_the_context() -> None:
     ((*names,),) = seen
     assert CONTEXT_HEADER not in names
     assert "x-amzn-lambda-context" in names
+
+
+async def test_the_start_and_end_of_a_server_go_through() -> None:
+    """An application behind the adapter opens and closes what it has by its lifespan."""
+    app = AsyncMock()
+    await observed(app)({"type": "lifespan"}, AsyncMock(), AsyncMock())
+    assert app.await_args is not None
+    assert app.await_args.args[0] == {"type": "lifespan"}

@@ -150,7 +150,7 @@ async def test_a_subject_is_a_text(shown: Shown, issuer: Issuer) -> None:
     """One that is none, or is empty, is refused; in another case it is another caller."""
     other = digest("principal", "oidc", issuer.url, "Alice")
     assert await shown(issuer.token({"sub": "Alice"})) == other
-    for subject in (7, ["alice"], {"a": 1}):
+    for subject in (7, ["alice"], {"a": 1}, "\ud800"):
         assert await shown(signed(issuer, sub=subject)) == "401 MalformedToken"
     assert await shown(signed(issuer, sub="")) == "401 MissingClaim"
 
@@ -356,6 +356,9 @@ async def test_keys_without_discovery(issuer: Issuer, settings: Settings) -> Non
     authenticator = present(authenticator_of(direct, ManualClock()))
     assert await who(authenticator, f"Bearer {issuer.token()}") == alice(issuer)
     assert issuer.asked == ["/keys"]
+    issuer.keys = {"kid": "first"}  # type: ignore[assignment]  # no list
+    other = present(authenticator_of(direct, ManualClock()))
+    assert await who(other, f"Bearer {issuer.token()}") == "503 IssuerUnavailable"
 
 
 async def test_one_bad_key_does_not_take_the_others_with_it(shown: Shown, issuer: Issuer) -> None:

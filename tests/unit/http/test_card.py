@@ -194,6 +194,7 @@ async def test_a_card_that_a_server_shows_is_taken(
         ('{"name": "x"\n"version": "1"}', "line 2 column 1"),
         (SKILLESS, r'lacks skills: write at least one skill, \{"id": …, "name": …, "desc.*"tags"'),
         ("\ud800", "is not a card"),
+        ('{"url": "https://a", "capabilities": 5}', r"is not a card.*capabilities"),
         (GRPC, "offers GRPC 1.0, which is not served"),
     ],
 )
@@ -235,6 +236,8 @@ async def test_an_extended_card_is_promised_and_given(
     over_rest = (await agent.client.get("/v1/card", headers=MINE)).json()
     for of_0_3 in (over_jsonrpc, over_rest):
         assert [skill["id"] for skill in of_0_3["skills"]] == ["tell", "secret"]
+    refused = await agent.client.post("/", json={**body, "params": "it"}, headers=MINE)
+    assert refused.json()["error"]["message"] == "The parameters must be an object or a list."
 
 
 def test_no_extended_card_is_open(backends: Backends, card: AgentCard, extended: AgentCard) -> None:

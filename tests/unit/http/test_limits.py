@@ -160,6 +160,16 @@ class TestRate:
         assert (await agent.call("ListTasks", {}, alice)).reason == ""
         assert (await agent.call("ListTasks", {}, alice)).response.status_code == 429
 
+    async def test_so_many_callers_are_remembered(
+        self, agent: Agent, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Beyond that the one who was away longest starts anew, so that memory has an end."""
+        monkeypatch.setattr(middleware._Rate, "MAX_BUCKETS", 1)
+        alice, bob = {"X-API-Key": KEY}, {"X-API-Key": OTHER}
+        for key in (*[alice] * 4, bob, *[alice] * 4):
+            assert (await agent.call("ListTasks", {}, key)).reason == ""
+        assert (await agent.call("ListTasks", {}, alice)).reason == "RATE_LIMIT_EXCEEDED"
+
     async def test_where_nobody_is_known_all_are_one(self, serve: Serve) -> None:
         """Without authentication all requests share one limit; health checks are not counted."""
         ask = serve(auth="none").client.get

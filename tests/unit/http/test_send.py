@@ -8,8 +8,10 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from a2a_serverless.errors import NewerReleaseError, UnavailableError
+from a2a_serverless.errors import ConcurrencyError, NewerReleaseError, UnavailableError
+from a2a_serverless.http.intake import REBASES
 from a2a_serverless.storage.deletion import delete_task
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.layout import event_sort, task_partition
 from a2a_serverless.storage.table import Key, Update
@@ -121,6 +123,18 @@ class TestIdempotency:
         assert refused.reason == "UNSUPPORTED_OPERATION"
         assert refused.message == str(NewerReleaseError())
         assert await storage.head(task["id"]) == head
+
+
+async def test_a_task_that_changes_all_the_time(
+    agent: Agent, worker: ScriptedWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message for it is tried a few times, then the client is told to send it again."""
+    task_id = (await agent.send("ask")).task["id"]
+    lost = AsyncMock(side_effect=ConcurrencyError)
+    monkeypatch.setattr(DurableStorage, "commit", lost)
+    answer = await agent.send("more", taskId=task_id, configuration=LATER)
+    assert answer.message.startswith("The service is busy; try again.")
+    assert lost.await_count == REBASES
 
 
 class TestSendingTheTurn:

@@ -7,7 +7,7 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,7 @@ async def asked(client: httpx.AsyncClient, path: str = "/files", **fields: Any) 
 
 
 async def put(
-    client: httpx.AsyncClient, found: dict[str, Any], content: bytes = LARGE, **changed: str
+    client: httpx.AsyncClient, found: dict[str, Any], content: Any = LARGE, **changed: str
 ) -> int:
     """The status of an upload as a client's that knows nothing but the answer."""
     headers = {**found["headers"], **{k.replace("_", "-"): v for k, v in changed.items()}}
@@ -152,6 +152,22 @@ async def test_only_what_was_asked_for_is_taken(
     monkeypatch.setattr(backends.storage.table.blobs, "_clock", clock)
     door.later = timedelta(seconds=301)
     assert await put(client, late) == 403
+
+
+async def test_a_length_that_nobody_says_is_counted(client: httpx.AsyncClient) -> None:
+    """Of a body in chunks no more is read than its link allows; one that is as long is stored."""
+    found, read = await asked(client), list[bytes]()
+
+    async def chunks(*contents: bytes) -> AsyncIterator[bytes]:
+        for content in contents:
+            read.append(content)
+            yield content
+
+    assert await put(client, found, chunks(*[LARGE] * 9)) == 400
+    assert len(read) <= 3
+    longer = await asked(client, size=len(LARGE) + 1)  # of the same digest
+    assert await put(client, longer, chunks(LARGE)) == 400
+    assert await put(client, found, chunks(LARGE[:5], LARGE[5:])) == 200
 
 
 @pytest.mark.parametrize("backends", ["s3"], indirect=True)

@@ -160,6 +160,13 @@ async def test_over_jsonrpc_an_error_has_no_details_of_1_0(client: httpx.AsyncCl
                 assert all("@type" in detail for detail in error["data"])
 
 
+async def test_what_is_empty_has_its_name_of_0_3(client: httpx.AsyncClient) -> None:
+    """A task and its configuration are called otherwise in 1.0."""
+    empty = rpc("tasks/pushNotificationConfig/delete", {"id": "", "pushNotificationConfigId": ""})
+    refused = (await client.post("/", json=empty)).json()["error"]
+    assert refused["message"] == "Required and missing or empty: id, pushNotificationConfigId."
+
+
 async def events_of(app: FastAPI, binding: str, text: str) -> list[Any]:
     """The status updates of a stream of 0.3, with what says that they are one taken off."""
     message: Any = {**KINDS, "messageId": f"m-{text}", "parts": [{"kind": "text", "text": text}]}

@@ -88,10 +88,10 @@ def test_a_body_that_is_cut_off_is_critical(entries: tuple[Entry, ...], at: int)
     assert all(entry.is_critical for entry in read if isinstance(entry, Unknown))
 
 
-def opening_of(sender: bytes) -> bytes:
-    """An entry that opens a turn, without a message."""
+def opening_of(sender: bytes, kind: bytes = b"T") -> bytes:
+    """An entry that opens a turn, without a message; of the kind J, one that records a step."""
     payload = len(sender).to_bytes(4, "big") + sender
-    return b"T\x00" + len(payload).to_bytes(4, "big") + payload
+    return kind + b"\x00" + len(payload).to_bytes(4, "big") + payload
 
 
 @pytest.mark.parametrize(
@@ -106,6 +106,8 @@ def opening_of(sender: bytes) -> bytes:
         (opening_of(b'[1, "", []]'), True),  # of types that no release writes
         (opening_of(b'["", "", [1]]'), True),
         (opening_of(b'["", "", [], 1]'), True),
+        (opening_of(b'["step", 1, 1, "json"]', b"J"), True),
+        (opening_of(b'["step", "", true, "json"]', b"J"), True),
         (b"A", True),  # cut off in its header
         (b"A\x00\x00\x00\x00\x09\x0a\x05", True),  # cut off in its payload
     ],
@@ -168,6 +170,9 @@ def test_numbers_that_json_does_not_have(number: float) -> None:
             check_readable([entry])
     large = Value(number_value=1e308)
     check_readable(holding(large, large))
+    like_nan = MessageAppended(Message(parts=[Part(raw=b"\x11......\xf0\x7f"), Part(data=large)]))
+    check_readable([like_nan])
+    assert decode_entries(encode_entries([like_nan])) == (like_nan,)
 
 
 LARGE, SPLIT = Part(text="x" * 1000), "split it with append=True"
