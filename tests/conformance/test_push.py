@@ -134,7 +134,8 @@ class TestList:
     async def test_bad_pages(self, agent: ServedAgent, task_id: str) -> None:
         """3.1.8, 3.1.9: a bad page size or token, and what does not exist, are told apart."""
         others = (page_token(["a"]), page_token("a b"))  # ours, of lists of something else
-        for params in ({"pageSize": -1}, *({"pageToken": it} for it in ("not ours", *others))):
+        tokens: list[dict[str, Any]] = [{"pageToken": each} for each in ("not ours", *others)]
+        for params in ({"pageSize": -1}, *tokens):
             answer = await agent.call(LIST, {"taskId": task_id, **params})
             assert answer.reason == "INVALID_PARAMS"
         for config_id in ("nobody", "a b", "x" * 2000):

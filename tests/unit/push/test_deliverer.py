@@ -33,6 +33,7 @@ from a2a_serverless.tasks.push import CONFIG_ID_OF_0_1
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.contract import Storage
 from tests.support.clocks import ManualClock
+from tests.support.commits import newest
 from tests.support.messages import request as request_of
 from tests.support.observed import counted
 from tests.support.present import present
@@ -49,6 +50,7 @@ from tests.unit.push.world import (
     logged,
     unavailable,
 )
+from tests.unit.worker.stand import beside
 
 
 class Outage:
@@ -108,14 +110,21 @@ async def test_a_transition_is_told(receiver: Receiver, world: World) -> None:
     assert is_empty(world.jobs)
 
 
-async def test_a_client_of_0_1_is_told_in_its_form(receiver: Receiver, world: World) -> None:
+async def test_a_client_of_0_1_is_told_in_its_form(receiver: Receiver) -> None:
     """The event alone, with the names of 0.1, as JSON; a pause is final there."""
+    world = World(push_events="all")
     head = await world.open()
     own = config(receiver.url(), CONFIG_ID_OF_0_1, task_id=head.task_id)
     await world.storage.webhooks.put(own, "0.1")
-    await world.say(head, WORKING, INPUT_REQUIRED)
+    await world.say(head, WORKING)
+    wrote = ArtifactWritten(Artifact(artifact_id="a", parts=[Part(text="x")]))
+    head = await world.storage.commit(await newest(world.storage, head), Commit(entries=(wrote,)))
+    await world.say(head, INPUT_REQUIRED)
     await world.pump()
     bodies = [json.loads(request.body) for request in receiver.requests]
+    artifact = bodies.pop(1)["artifact"]
+    assert artifact.pop("parts")[0]["text"] == "x"
+    assert artifact == {"artifactId": "a", "append": False, "lastChunk": False}  # has no number
     told_of = {(body["id"], body["type"]) for body in bodies}
     assert told_of == {(head.task_id, "TaskStatusUpdateEvent")}
     told = [(body["status"]["state"], body["final"]) for body in bodies]
@@ -566,6 +575,21 @@ async def test_a_task_that_is_gone_is_done(receiver: Receiver, world: World) -> 
     assert receiver.requests == []
 
 
+@pytest.mark.parametrize("method", ["read", "head"])
+async def test_a_task_that_goes_meanwhile_is_told_no_more(
+    public: World, victim: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: Any, method: str
+) -> None:
+    """Its configuration was there when the delivery began: nobody is asked, and nothing is sent."""
+    url = "victim.example" if method == "head" else "127.0.0.1"
+    head = await public.open(victim.url(url), states=[COMPLETED])
+    await public.pass_on()
+    beside(monkeypatch, method, lambda: delete_task(public.storage, head.task_id))
+    await public.run(seconds=60, step=30)
+    assert victim.requests == []
+    assert is_empty(public.jobs)
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
 # -- configurations that change meanwhile ----------------------------------------------------
 
 
@@ -603,6 +627,25 @@ async def test_one_is_replaced(world: World, states: list[TaskState], rest: list
         assert len(set(old.states)) == 1
         assert new.states == rest
         assert await world.is_settled(head)
+
+
+async def test_a_replacement_is_told_in_its_own_form(receiver: Receiver, world: World) -> None:
+    """A receiver of 0.3 that comes to read 1.0 gets what it is owed as one of 1.0."""
+    head = await world.open()
+    own = config(receiver.url(), task_id=head.task_id)
+    await world.storage.webhooks.put(own, "0.3")
+
+    async def replace_it() -> AsyncIterator[bytes]:
+        await world.storage.webhooks.put(own)
+        yield OK
+
+    receiver.script = lambda _: replace_it() if len(receiver.requests) == 1 else OK
+    await world.say(head, WORKING, COMPLETED)
+    await world.run(seconds=30)
+    first, second = receiver.requests
+    assert json.loads(first.body)["kind"] == "task"
+    told = json_format.Parse(second.body, StreamResponse())
+    assert told.task.status.state == COMPLETED
 
 
 # -- edges -----------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import pytest
 from a2a.types import StreamResponse, TaskState, TaskStatus
 from google.protobuf import json_format
 
+from a2a_serverless.push import destinations
 from a2a_serverless.push.destinations import _KNOWN_S, Destinations
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.table import Key
@@ -269,6 +270,39 @@ async def test_one_process_asks(public: World, victim: Receiver, contexts: Conte
     assert len(questions(victim)) == 1
     await public.run(seconds=60, step=5)
     assert (len(questions(victim)), len(events(victim))) == (1, 4)
+
+
+async def test_another_process_asks_in_between(
+    public: World, victim: Receiver, contexts: Contexts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that has seen no consent yet asks no second time, and goes by what the other has got."""
+    other = World(clock=public.clock, storage=public.storage, push_events="ends")
+    other.reach(contexts[1])
+    for _ in range(2):
+        await opened(public, victim.url("victim.example"))
+    await public.pass_on()
+    one, another = (present(public.take()) for _ in range(2))
+    claim = Destinations.claim
+
+    async def met(destinations: Destinations, *given: Any, **options: Any) -> bool:
+        monkeypatch.setattr(Destinations, "claim", claim)
+        await other.deliver(another)
+        return await claim(destinations, *given, **options)
+
+    monkeypatch.setattr(Destinations, "claim", met)
+    await public.deliver(one)
+    assert (len(questions(victim)), len(events(victim))) == (1, 2)
+
+
+async def test_a_process_remembers_so_many_destinations(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Callers choose URLs: its memory has an end."""
+    monkeypatch.setattr(destinations, "_MOST_KNOWN", 4)
+    found = world.deliverer.destinations
+    for number in range(9):
+        await found.find("someone", f"http://127.0.0.1:{number + 1}/")
+    assert 0 < len(found._known) <= 4
 
 
 async def test_a_process_that_dies_while_it_asks_is_followed_by_another(

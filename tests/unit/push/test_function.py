@@ -208,6 +208,13 @@ def test_a_receiver_has_his_time_and_no_more(receiver: Receiver) -> None:
     assert push.failures == 1
 
 
+def test_without_a_deadline_the_setting_alone_counts(source: Source, receiver: Receiver) -> None:
+    """As on this machine, where no invocation ends."""
+    source.tell(receiver.url())
+    answer = source.function.handle({"Records": source.jobs()}, None)
+    assert (answer, receiver.states) == ({"batchItemFailures": []}, ["WORKING"])
+
+
 @pytest.mark.parametrize(
     "event",
     [

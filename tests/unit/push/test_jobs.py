@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
-from a2a_serverless.errors import UndecodableMessageError
+from a2a_serverless.errors import UnavailableError, UndecodableMessageError
 from a2a_serverless.push.jobs import PushBackends, PushDeadLetter, PushJob
 from a2a_serverless.queues.fifo import decode_message
 from a2a_serverless.settings import Settings
@@ -76,6 +77,16 @@ async def test_a_dead_letter_is_kept() -> None:
     await push.dead_letter(LETTER)
     assert left(letters) == [LETTER]
     await replace(push, dead_letters=None).dead_letter(LETTER)
+
+
+async def test_what_is_there_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue that does not answer is told; the one of dead letters need not be there."""
+    letters = MemoryQueue(PushDeadLetter)
+    monkeypatch.setattr(letters, "check", AsyncMock(side_effect=UnavailableError))
+    push = PushBackends(jobs=MemoryQueue(PushJob), dead_letters=letters, keys=memory_keys())
+    with pytest.raises(UnavailableError):
+        await push.check()
+    await replace(push, dead_letters=None).check()
 
 
 def test_a_received_job_is_hidden_as_a_deployed_queue_hides_it() -> None:

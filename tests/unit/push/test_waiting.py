@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from functools import partial
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from a2a.types import TaskPushNotificationConfig
 
 from a2a_serverless.errors import UnavailableError
+from a2a_serverless.push import waiting as waiting_jobs
 from a2a_serverless.push.waiting import _WOKEN_MS, wake_due
-from a2a_serverless.queues.fifo import FifoQueue
+from a2a_serverless.queues.fifo import MOST_AT_ONCE, FifoQueue
 from a2a_serverless.storage.deletion import delete_task
+from a2a_serverless.storage.layout import SHARDS
 from a2a_serverless.tasks.head import Head, Operation
 from a2a_serverless.tasks.push import LONG_WAIT_MS, MAX_REFUSALS
 from a2a_serverless.worker.sweeper import Sweeper
@@ -146,11 +149,46 @@ async def test_a_url_that_is_given_up_is_not_woken(receiver: Receiver, world: Wo
     assert await world.pump() == 0
 
 
-async def test_many_are_woken_in_one_run(receiver: Receiver, world: World) -> None:
-    """As many as there are, in batches; a run that has no time left begins none."""
+async def test_many_are_woken_in_one_run(
+    receiver: Receiver, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as there are, in batches and pages; a run that has no time left begins none."""
     for _ in range(30):
         await world.open(receiver.url(), states=[WORKING])
     await world.pump()
     world.clock.advance(3600)
     assert await wake_due(world.storage, world.jobs, -math.inf) == 0
+    monkeypatch.setattr(waiting_jobs, "_PAGE", 1)
     assert await wake_due(world.storage, world.jobs, math.inf) == 30
+
+
+async def test_a_run_whose_time_ends_begins_no_other_batch(
+    receiver: Receiver, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue answers slowly: what is left is for the next run."""
+    for _ in range(MOST_AT_ONCE + 1):
+        await world.open(receiver.url(), states=[WORKING])
+    await world.pump()
+    world.clock.advance(3600)
+    send_all = FifoQueue.send_all
+
+    async def slow(queue: Any, messages: Any) -> Any:
+        world.clock.advance(60)
+        return await send_all(queue, messages)
+
+    monkeypatch.setattr(waiting_jobs, "_LANES", 1)
+    monkeypatch.setattr(FifoQueue, "send_all", slow)
+    sent = [await wake_due(world.storage, world.jobs, world.clock.monotonic() + 30) for _ in "ab"]
+    assert sent == [MOST_AT_ONCE, 1]
+
+
+async def test_of_two_runs_that_have_read_the_same_one_sends(
+    receiver: Receiver, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one finds that the configuration was put off meanwhile."""
+    await waiting(world, receiver)
+    world.clock.advance(ASKED_S + 1)
+    read = [await waiting_jobs._due(world.storage, shard) for shard in range(SHARDS)]
+    assert await wake_due(world.storage, world.jobs, math.inf) == 1
+    monkeypatch.setattr(waiting_jobs, "_due", AsyncMock(side_effect=read))
+    assert await wake_due(world.storage, world.jobs, math.inf) == 0

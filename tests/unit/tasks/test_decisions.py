@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import pytest
@@ -11,6 +12,7 @@ from a2a.types import TaskState, TaskStatus
 
 from a2a_serverless.errors import TaskNotAcceptingMessagesError
 from a2a_serverless.tasks import attempts
+from a2a_serverless.tasks.conversation import FirstDecision, Position, on_first
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.fold import Record, belonging_to
 from a2a_serverless.tasks.head import FORMAT, MAX_INLINE_BYTES, Head, Operation, OperationParams
@@ -132,6 +134,15 @@ def test_what_a_newer_release_has_sent_is_left_to_it() -> None:
                 attempts.on_dead_letter(at, letter, retry=RETRY)
                 is attempts.DeadLetterDecision.LEAVE
             )
+
+
+def test_a_turn_that_got_its_share_keeps_its_conversation_from_then_on() -> None:
+    """Others wait for it as long as for one that has just become the first."""
+    head = opened()
+    head = replace(head, turn=replace(head.turn, has_share=True, waits_since=5000))
+    first = partial(on_first, head, Position.of(head), since=1000, waiting=1, hold_s=60)
+    assert first(now_ms=65_000) is FirstDecision.STAYS
+    assert first(now_ms=65_001) is FirstDecision.DROP
 
 
 def test_one_message_waits_behind_an_attempt_that_waits_for_credentials() -> None:
