@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from a2a_serverless.observability import cold_start
+from a2a_serverless.starting import cold_start
 
 with cold_start():
     from a2a_serverless.http.function import app_from_environment, lambda_handler

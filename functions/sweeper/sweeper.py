@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from a2a_serverless.observability import cold_start
+from a2a_serverless.starting import cold_start
 
 with cold_start("a2a.server.agent_execution"):
     from a2a_serverless.settings import load_settings

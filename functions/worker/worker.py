@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from a2a_serverless.observability import cold_start
+from a2a_serverless.starting import cold_start
 
 with cold_start("a2a.server.agent_execution"):
     from a2a_serverless.settings import load_settings

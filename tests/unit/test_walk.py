@@ -24,10 +24,10 @@ from a2a.types import AgentCard
 import a2a_serverless
 from a2a_serverless.http import intake
 from a2a_serverless.http.app import create_app
-from a2a_serverless.observability import cold_start
 from a2a_serverless.queues.fifo import FifoQueue
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
+from a2a_serverless.starting import cold_start
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker import TaskContext, Worker, heartbeat, lease, outbox
 from a2a_serverless.worker.adapter import WorkerAdapter
@@ -210,7 +210,7 @@ def test_the_sdks_own_webhooks_find_httpx_when_they_use_it() -> None:
 
 LATER = """
 import sys
-from a2a_serverless.observability import cold_start
+from a2a_serverless.starting import cold_start
 with cold_start("a2a.server.tasks.base_push_notification_sender"):
     sender = sys.modules["a2a.server.tasks.base_push_notification_sender"]
 print("httpx" in sys.modules)
@@ -228,7 +228,7 @@ PLUGINS = """
 import importlib.metadata
 searches, distributions = [], importlib.metadata.distributions
 importlib.metadata.distributions = lambda: searches.append("") or distributions()
-from a2a_serverless.observability import cold_start
+from a2a_serverless.starting import cold_start
 with cold_start("a2a.server.agent_execution"):
     from a2a_serverless.worker.function import WorkerFunction
     from pydantic import create_model

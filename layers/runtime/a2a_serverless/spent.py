@@ -1,4 +1,4 @@
-"""What the requests to the table take for a piece of work: time, and DynamoDB's units."""
+"""What a piece of work takes of the table: time, and DynamoDB's units."""
 
 from __future__ import annotations
 

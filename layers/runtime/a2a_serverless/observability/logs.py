@@ -1,4 +1,4 @@
-"""What is seen of the work: fields on log lines, the spans of attempts, the line of a turn's end.
+"""Fields on log lines, the spans of attempts, the line of a turn's end.
 
 A piece of work is a request, a delivery with its attempts, or the sweep of a task. Its correlation
 id is on every line that is logged in it, and in the error or the sentence that its client reads.
