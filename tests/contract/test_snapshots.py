@@ -456,6 +456,25 @@ async def test_a_long_task_is_read_from_near_its_end(storage: DurableStorage) ->
 
 
 @near_ones
+@pytest.mark.parametrize("place", [None, 0, 4])
+async def test_a_file_that_a_snapshot_has_is_told_of_ever_after(
+    storage: DurableStorage, place: int | None
+) -> None:
+    """By the snapshots that are made from it, too: an agent gets a link in the file's place."""
+    head = await asked(storage, "abc")
+    for number in range(9):
+        said = request(f"{number}")
+        if number == place:
+            said.message.parts.append(Part(url="https://files.example/a"))
+        commit = Commit(entries=(TurnOpened(said),))
+        head = await storage.commit(await answered(storage, head), commit)
+        await read(storage, head)
+    kept = present(storage.near.of(head))
+    assert kept.is_plain is (place is None)
+    assert snapshots._read(snapshots._written(kept)) == kept
+
+
+@near_ones
 async def test_another_process_writes_behind_it(storage: DurableStorage) -> None:
     """What another process has committed since is read, and the turn that it has ended is over."""
     head = await asked(storage, "abcd")

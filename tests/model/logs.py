@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, Task, TaskState, TaskStatus
@@ -24,8 +24,6 @@ from a2a_serverless.tasks.entries import (
     StatusChanged,
     StepId,
     TurnOpened,
-    decode_entries,
-    encode_entries,
 )
 from a2a_serverless.tasks.fold import Fold, Log, Record, events_of
 from a2a_serverless.tasks.head import HANDOVER, MAX_INLINE_BYTES, AttemptEnd, Head
@@ -119,7 +117,7 @@ def check(history: History) -> bool:
         is_over = not (head.turn.is_open or head.turn.begun)
         if is_over and (made := fold.snapshot()) is not None:
             short = Fold(TASK, CONTEXT)  # of a reader of a snapshot, encoded as it is stored
-            short.begin_with(replace(made, entries=decode_entries(encode_entries(made.entries))))
+            short.begin_with(present(snapshots._read(snapshots._written(made))))
             _check_same(short, fold)
         _check_head(fold, head)
         if restarts:

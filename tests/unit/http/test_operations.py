@@ -17,15 +17,30 @@ import pytest
 from a2a.server.request_handlers.request_handler import RequestHandler
 from a2a.server.routes import create_rest_routes
 from a2a.server.routes.jsonrpc_dispatcher import JsonRpcDispatcher
-from a2a.types import SendMessageRequest
+from a2a.types import (
+    Artifact,
+    ListTasksResponse,
+    Message,
+    Part,
+    SendMessageRequest,
+    Task,
+    TaskState,
+)
 from a2a.utils.errors import InvalidParamsError
 from a2a.utils.proto_utils import validate_proto_required_fields
 from fastapi import FastAPI
 from google.protobuf import json_format
+from google.protobuf.struct_pb2 import Value
 from starlette.routing import BaseRoute, Mount, Route
 
 from a2a_serverless.http import context
-from a2a_serverless.http.operations import OPERATIONS, DurableRequestHandler
+from a2a_serverless.http.operations import (
+    _LONG,
+    _SHORT_BYTES,
+    OPERATIONS,
+    DurableRequestHandler,
+)
+from a2a_serverless.tasks.entries import json_of
 from tests.support.a2a_calls import LATER, Agent, message
 from tests.support.a2a_calls import rpc as call
 from tests.support.scripted_worker import ScriptedWorker
@@ -175,6 +190,26 @@ async def test_a_send_is_parsed_once_and_rendered_once(agent: Agent) -> None:
     assert answer.task["history"][0]["parts"] == [{"data": LARGE}]
     by_client = Counter(dumps=1, loads=1)
     assert counts - by_client == Counter(loads=1, ParseDict=1, MessageToDict=1, dumps=1)
+
+
+SHOW = {one.name: one.show for one in OPERATIONS}
+
+
+@pytest.mark.parametrize("messages", [0, 1, _LONG - 1, _LONG, 40])
+@pytest.mark.parametrize("extra", [0, _SHORT_BYTES])
+def test_what_was_shown_before_is_shown_as_it_was(messages: int, extra: int) -> None:
+    """Each time as protobuf prints it, by GetTask and in a page, however long its history is."""
+    parts = [Part(text="x" * extra), Part(data=json_format.ParseDict({"n": 3}, Value()))]
+    history = [Message(message_id=f"{number}", parts=parts) for number in range(messages)]
+    task = Task(id="t", history=history, artifacts=[Artifact(artifact_id="a", parts=parts)])
+    for state in (TaskState.TASK_STATE_WORKING, TaskState.TASK_STATE_COMPLETED):
+        task.status.state = state
+        for metadata in ({}, {"a": {"whole": 2}}):
+            task.metadata.update(metadata)
+            for _ in range(2):
+                assert SHOW["GetTask"](task) == json_of(task)
+                page = SHOW["ListTasks"](ListTasksResponse(tasks=[task]))
+                assert (page or {})["tasks"] == [json_of(task)]
 
 
 def test_required_fields_are_looked_for_outside_of_data(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from inspect import isasyncgenfunction
 from operator import attrgetter
 from typing import Any, Final, Literal, TypeVar
@@ -507,16 +507,48 @@ class A2AOperation:
 
     def show(self, result: Any) -> _Json | None:
         """Return the JSON of a result; None: it has none."""
-        if self.request is SendMessageRequest:
-            return {_KINDS[type(result)]: json_of(result)}
+        if result is None:
+            return None
         if isinstance(result, ListTasksResponse):
             return _shown_page(result)
-        return None if result is None else json_of(result)
+        is_long = isinstance(result, Task) and len(result.history) >= _LONG
+        shown = _shown_task(result) if is_long else json_of(result)
+        return {_KINDS[type(result)]: shown} if self.request is SendMessageRequest else shown
 
 
 def shown_event(item: StreamEvent) -> _Json:
     """Return the JSON of an event in a stream."""
     return {_KINDS[type(item.event)]: json_of(item.event)}
+
+
+_LONG: Final = 8
+"""Messages of a history from which on it is worth while to look for their JSON."""
+_SHORT_BYTES: Final = 1000
+"""The longest message or task whose JSON is kept, as protobuf: 4,096 of them take some 6 MB."""
+
+
+def _shown_task(task: Task) -> _Json:
+    """Return the JSON of a task, which nobody changes; that of its history was perhaps kept."""
+    rest = Task(id=task.id, context_id=task.context_id, artifacts=task.artifacts)
+    for name in ("status", "metadata"):
+        if task.HasField(name):
+            getattr(rest, name).CopyFrom(getattr(task, name))
+    shown = {"history": list(map(_shown_again, task.history))} if task.history else {}
+    return {**json_of(rest), **shown}
+
+
+def _shown_again(message: Message | Task) -> Any:
+    """Return the JSON of what was perhaps shown before, which nobody changes."""
+    content = message.SerializeToString()
+    if len(content) <= _SHORT_BYTES:
+        kind: Any = type(message)
+        return _json_in(kind, content)
+    return _shown_task(message) if isinstance(message, Task) else json_of(message)
+
+
+@lru_cache(4096)
+def _json_in(kind: type[Any], content: bytes) -> Any:
+    return json_of(kind.FromString(content))
 
 
 def _shown_page(found: ListTasksResponse) -> _Json:
@@ -526,7 +558,7 @@ def _shown_page(found: ListTasksResponse) -> _Json:
     `found` (A2A 1.0.1, section 3.1.4).
     """
     return {
-        "tasks": [json_of(task) for task in found.tasks],
+        "tasks": list(map(_shown_again, found.tasks)),
         "nextPageToken": found.next_page_token,
         "pageSize": found.page_size,
         "totalSize": found.total_size,
@@ -664,7 +696,7 @@ async def _fitting(tasks: Sequence[Task], storage: DurableStorage, inline: Inlin
 
 def _sent_bytes(task: Task | Message) -> int:
     """Return the bytes of a task or message in an answer, as Lambda sends it."""
-    found = json_of(task)
+    found = _shown_task(task) if isinstance(task, Task) else json_of(task)
     text = json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()
     return _sent(text) + 1  # and a comma between two
 

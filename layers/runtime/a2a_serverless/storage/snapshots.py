@@ -27,7 +27,13 @@ from a2a_serverless.errors import (
 from a2a_serverless.storage.blobs import put_whole, whole
 from a2a_serverless.storage.codec import text_of, value_of
 from a2a_serverless.tasks.blobs import Blob, BlobOwner
-from a2a_serverless.tasks.entries import decode_entries, encode_entries
+from a2a_serverless.tasks.entries import (
+    MessageAppended,
+    content_of,
+    decode_entries,
+    encode_entries,
+    is_plain,
+)
 from a2a_serverless.tasks.fold import Log, Record, Snapshot
 from a2a_serverless.tasks.head import AttemptEnd, Head, SnapshotName
 from a2a_serverless.tasks.identity import TaskKey
@@ -41,7 +47,7 @@ logger = logging.getLogger(__name__)
 _BESIDE: Final = ("token", "commit_id", "at", "worker", "ended", "trace")
 """What a commit says beside its version and its entries."""
 
-NEAR_COMMITS: Final = 32
+NEAR_COMMITS: Final = 8
 """Commits since the last snapshot in memory after which a task gets another one there."""
 NEAR_BYTES: Final = 8_000_000
 """The most bytes of the tasks whose snapshots a process keeps in memory, as stored."""
@@ -208,11 +214,14 @@ def _read(content: bytes) -> Snapshot | None:
             said["ended"] = value_of(AttemptEnd, said["ended"])
         records.append(Record(version=number, entries=entries, **said))
         start += size
+    entries = decode_entries(bodies[:length])
     return Snapshot(
         version=version,
         turn=turn,
         shown=shown,
-        entries=decode_entries(bodies[:length]),
+        history=tuple(each.message for each in entries if isinstance(each, MessageAppended)),
+        others=tuple(each for each in entries if not isinstance(each, MessageAppended)),
+        is_plain=all(map(is_plain, map(content_of, entries))),
         kept=tuple(records),
     )
 

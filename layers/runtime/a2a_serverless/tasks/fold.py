@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Literal, TypeVar
 
 from a2a.types import (
@@ -108,8 +108,11 @@ class Snapshot:
     """The newest turn up to there."""
     shown: int
     """How many events the commit of that version has shown."""
-    entries: tuple[Entry, ...]
-    """What makes a new task the same."""
+    history: tuple[Message, ...] = ()
+    others: tuple[Entry, ...] = ()
+    """What makes a new task the same, with the messages of the history."""
+    is_plain: bool = True
+    """True: no content up to its version is large, or has a URL."""
     kept: tuple[Record, ...] = ()
     """The commits that follow on it, while the code of a turn goes on behind a question."""
 
@@ -118,20 +121,10 @@ class Snapshot:
         """Return the version of the last commit that it stands for."""
         return self.kept[-1].version if self.kept else self.version
 
-    @cached_property
-    def history(self) -> tuple[Message, ...]:
-        """Return the messages among the entries: most of them."""
-        return tuple(each.message for each in self.entries if isinstance(each, MessageAppended))
-
-    @cached_property
-    def others(self) -> tuple[Entry, ...]:
-        """Return the entries that are no messages."""
-        return tuple(each for each in self.entries if not isinstance(each, MessageAppended))
-
-    @cached_property
-    def is_plain(self) -> bool:
-        """Return True if no content up to its version is large, or has a URL."""
-        return all(is_plain(content_of(entry)) for entry in self.entries)
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """Return all that makes a new task the same."""
+        return (*map(MessageAppended, self.history), *self.others)
 
 
 _Undo = Callable[[], object]
@@ -176,7 +169,7 @@ class Fold:
     def begin_with(self, since: Snapshot) -> None:
         """Put what a snapshot stands for in the place of the first records."""
         self.since, self.version = since, since.version
-        record = Record(version=since.version, entries=since.entries)
+        record = Record(version=since.version, entries=since.others)
         self.history.extend(since.history)  # nothing takes them back
         for entry in since.others:
             self._change(entry, record)
@@ -196,19 +189,22 @@ class Fold:
         """
         if any(self._ended[each] < len(seams) for each, seams in self._seams.items()):
             return None
-        entries: list[Entry] = [
-            *map(MessageAppended, self.history),
+        others: list[Entry] = [
             StatusChanged(self.status),
             MetadataMerged(copied(self.metadata)),
             *(ArtifactWritten(joined(*each), last_chunk=True) for each in self._artifacts()),
         ]
         if self.reply is not None:
-            entries.append(Replied(self.reply))
+            others.append(Replied(self.reply))
+        since = self.since or Snapshot(version=0, turn=0, shown=0)
+        new = [*self.history[len(since.history) :], *map(content_of, others)]
         return Snapshot(
             version=self.version,
             turn=self.turn_at(self.version),
             shown=self.shown,
-            entries=tuple(entries),
+            history=tuple(self.history),
+            others=tuple(others),
+            is_plain=since.is_plain and all(map(is_plain, new)),
         )
 
     def add(self, record: Record, *, skips: bool = False) -> None:
@@ -578,7 +574,7 @@ class Log:
         No turn is open.
         """
         if self.head.turn.begun:
-            none = Snapshot(version=0, turn=0, shown=0, entries=())
+            none = Snapshot(version=0, turn=0, shown=0)
             return replace(self.since or none, kept=self.records)
         return self.fold().snapshot()
 
