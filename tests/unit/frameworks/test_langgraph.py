@@ -13,7 +13,12 @@ from uuid import uuid4
 import pytest
 from a2a.types import TaskState
 from google.protobuf.json_format import MessageToDict
-from langchain_core.language_models import BaseChatModel, FakeListChatModel
+from langchain_core.language_models import (
+    BaseChatModel,
+    FakeListChatModel,
+    FakeListLLM,
+    FakeMessagesListChatModel,
+)
 from langchain_core.messages import (
     AIMessage,
     AIMessageChunk,
@@ -87,7 +92,13 @@ def chain(schema: type, **nodes: Any) -> Any:
 
 async def test_an_answer_resumes_the_node_that_asked() -> None:
     """It gets a text or data; the messages of a task that ended meanwhile are joined."""
-    talk = Talk(LangGraphWorker(chain(MessagesState, repeat=repeat).compile()))
+    seen: list[str | None] = []
+
+    def note(state: State) -> Update:
+        seen.append(state.get("note"))
+        return {"note": state["messages"][0].text}
+
+    talk = Talk(LangGraphWorker(chain(State, note=note, repeat=repeat).compile()))
     first, asks = await talk.say("one?")
     assert question(asks) == "one?"
     second, _ = await talk.say("two?")
@@ -95,6 +106,7 @@ async def test_an_answer_resumes_the_node_that_asked() -> None:
     assert answered(await talk.answer(first, "1")) == "[one?] 1"
     _, last = await talk.say("c")
     assert answered(last) == "[two?, [two?] {'n': 2}, one?, [one?] 1, c]"
+    assert seen == [None, None, "one?"]
 
 
 async def test_a_graph_that_has_changed_while_it_waited(caplog: pytest.LogCaptureFixture) -> None:
@@ -395,7 +407,8 @@ async def test_a_subgraph_belongs_to_the_node_that_runs_it() -> None:
     assert await play([]) == (expected, ["Calls look_up."] * 3)
 
 
-async def test_a_node_that_is_no_step_says_what_it_emits() -> None:
+@pytest.mark.parametrize("cache", [InMemoryCache, lambda: None])
+async def test_a_node_that_is_no_step_says_what_it_emits(cache: Callable[[], Any]) -> None:
     """One that the author's own cache serves speaks outside of steps, at once."""
 
     async def node(_: MessagesState) -> Update:
@@ -407,10 +420,25 @@ async def test_a_node_that_is_no_step_says_what_it_emits() -> None:
 
     graph: Any = StateGraph(MessagesState)
     graph.add_node("node", node, cache_policy=CachePolicy())
-    graph = graph.add_edge(START, "node").compile(cache=InMemoryCache())
+    graph = graph.add_edge(START, "node").compile(cache=cache())
     _, task = await Talk(LangGraphWorker(graph, show_tools=True)).say("a")
     assert artifact_texts(task) == {"notes": ["noted"], "answer": ["Done."]}
     assert contract.statuses(task) == ["Half way.", "Calls look_up."]
+
+
+async def test_a_model_without_messages_and_counts() -> None:
+    """What completes a text, and what reports no tokens, is answered, and counts nothing."""
+    nothing: Any = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
+
+    async def completes(_: MessagesState) -> Update:
+        text = await FakeListLLM(responses=["Once"]).ainvoke("go")
+        said = AIMessage(f"{text} more", usage_metadata=nothing)
+        return {"messages": [await FakeMessagesListChatModel(responses=[said]).ainvoke("go")]}
+
+    talk = Talk(LangGraphWorker(chain(MessagesState, completes=completes).compile()))
+    head, task = await talk.say("a")
+    assert answered(task) == "Once more"
+    assert not (await talk.bench.head(head)).usage
 
 
 async def test_an_interrupt_is_no_update() -> None:

@@ -61,10 +61,17 @@ class Caller(BaseChatModel):
         return ChatResult(generations=[ChatGeneration(message=said)])
 
 
+@tool
+def look_up(name: str) -> str:
+    """Look it up, as a part of another call."""
+    return name
+
+
 def plain(asks: Questions) -> BaseTool:
     @tool
     def delete(name: str) -> str:
         """Delete."""
+        look_up.invoke({"name": name})
         return "+".join([name, *(interrupt(each) for each in asks(name))])
 
     return delete

@@ -20,7 +20,8 @@ def turn(*parts: Part) -> UserTurn:
 
 
 def translated(part: Part, takes: Takes = ANY) -> File:
-    made = takes.prompt(turn(part), text=lambda _: File(""), file=lambda file: file)
+    empty = Part(text="")  # no content for a model
+    made = takes.prompt(turn(empty, part), text=lambda _: File(""), file=lambda file: file)
     assert not isinstance(made, str)
     (file,) = made
     return file

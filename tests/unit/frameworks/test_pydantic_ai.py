@@ -33,7 +33,7 @@ from a2a_serverless.frameworks.adapter import TOO_MANY_STEPS
 from a2a_serverless.frameworks.parts import FORMATS
 from a2a_serverless.frameworks.pydantic_ai import PydanticAIWorker
 from a2a_serverless.worker import TaskContext
-from tests.support.workers import S, artifact_texts, status_text
+from tests.support.workers import S, artifact_texts, status_text, user_request
 from tests.unit.frameworks import asking as questions
 from tests.unit.frameworks import contract, files, talks
 from tests.unit.frameworks.files import PICTURE, files_of
@@ -213,6 +213,10 @@ async def test_the_text_may_be_streamed() -> None:
     assert (asked, [*first]) == ("remove", ["answer"])
     assert "".join(first["answer"]).startswith("one | "), first
 
+
+async def test_each_piece_of_a_text_is_a_chunk() -> None:
+    """As its model says it, and the whole is not sent again."""
+
     async def pieces(_: list[ModelMessage], __: AgentInfo) -> AsyncIterator[str]:
         for piece in ("It is ", "tea."):
             yield piece
@@ -320,6 +324,24 @@ async def test_a_request_that_was_repeated_is_one_step() -> None:
         return answered((await Talk(PydanticAIWorker(made), max_attempts=3).say("go"))[1])
 
     assert await killed_everywhere(play, in_flight=2) == ["model"]
+
+
+async def test_a_part_that_is_refused_while_the_task_waits() -> None:
+    """The task waits on, for a message that can be translated."""
+
+    class Asks(PydanticAIWorker):
+        async def handle(self, ctx: TaskContext) -> None:
+            if ctx.history:
+                await super().handle(ctx)
+            else:
+                await ctx.request_input("Which picture?")
+
+    talk = Talk(Asks(Agent(FunctionModel(lambda *_: says("Seen.")))))
+    head, _ = await talk.say("Look at it")
+    task = await talk.answer(head, user_request(files.raw(b"", "image/png")))
+    assert task.status.state == S.TASK_STATE_INPUT_REQUIRED, task.status
+    assert "parts[0] (image/png, 0 bytes): the part is empty" in status_text(task)
+    assert answered(await talk.answer(head, "the one of May")) == "Seen."
 
 
 async def test_a_step_costs_a_commit_at_most() -> None:

@@ -831,17 +831,17 @@ class _Nodes(BaseCache[Any]):
             elif self._others is not None:
                 await self._others.aset({key: pairs[key]})
 
-    def get(self, keys: Sequence[FullKey]) -> dict[FullKey, Any]:
-        """Return what the author's own cache has: a part that runs in a thread is in no step."""
-        return {} if self._others is None else self._others.get(keys)
+    # The graph that has this cache is the turn's own, and is awaited: only tasks of it come here.
+
+    def get(self, keys: Sequence[FullKey]) -> dict[FullKey, Any]:  # noqa: ARG002
+        """Return nothing: what runs in a thread is in no step."""
+        return {}
 
     def set(self, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> None:
-        if self._others is not None:
-            self._others.set(pairs)
+        """Do nothing."""
 
     def clear(self, namespaces: Sequence[Namespace] | None = None) -> None:
-        """Raise: the graph that has this cache is the turn's own, and no author's code has it."""
-        raise NotImplementedError
+        """Do nothing."""
 
     async def aclear(self, namespaces: Sequence[Namespace] | None = None) -> None:
-        raise NotImplementedError
+        """Do nothing."""
