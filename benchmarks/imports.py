@@ -35,7 +35,7 @@ CANDIDATES: Mapping[str, tuple[str, str]] = {
     STOCK: ("functions/api", "import a2a.server.routes, fastapi, uvicorn"),
     "worker": ("functions/worker", "import worker"),
     "api": ("functions/api", "import api"),
-    "stream": ("functions/api", "import uvicorn, stream"),
+    "stream": ("functions/api", "import stream_server"),
     "push": ("functions/push", "import push"),
     "sweeper": ("functions/sweeper", "import sweeper"),
 }

@@ -4,5 +4,4 @@
 set -eu
 cd "${LAMBDA_TASK_ROOT:-$(dirname "$0")}"
 export PYTHONPATH="$PWD:/opt/python${LAMBDA_RUNTIME_DIR:+:$LAMBDA_RUNTIME_DIR}${PYTHONPATH:+:$PYTHONPATH}"
-exec python -m uvicorn stream:app --host 127.0.0.1 --port "${AWS_LWA_PORT:-${PORT:-8080}}" \
-    --lifespan off --no-access-log --timeout-graceful-shutdown 1
+exec python stream_server.py

@@ -46,21 +46,28 @@ def cold_start(sdk: str = "") -> Iterator[None]:
     `sdk` names a package of the A2A SDK. It is imported before the block, while packages that it
     can do without are hidden. An agent's own imports find them. So do its models the plugins of
     pydantic; the SDK's and those of the settings are made before it as well, without any.
-
-    The garbage collector is off during the block: imports leave next to no garbage, but it would
-    search through all objects that they make. In a function, later collections also leave out these
-    objects.
     """
     # The A2A SDK reads it as it is imported: its own spans tell nothing of a task.
     os.environ.setdefault(_SDK_SPANS, "false")
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
+    with without_collections():
         with _without_plugins():
             if sdk:
                 _import_alone(sdk)
             importlib.import_module("a2a_serverless.observability").start()
             importlib.import_module("a2a_serverless.settings")
+        yield
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Switch the garbage collector off during the block, which has imports.
+
+    They leave next to no garbage, but it would search through all objects that they make. In a
+    function, later collections also leave out these objects.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
         yield
     finally:
         if _FUNCTION in os.environ:
