@@ -854,8 +854,7 @@ class ActiveTurn(EventQueue):
             is_free = not any(one.has_streamed for one in self.journal.active)
             if is_free and self.state is TurnState.OPEN and self._unrecorded_s >= PARK_S:
                 self._put_records(self.journal.waiting(caught), None)
-        if not self.has_ended:
-            await self._stored()
+        await self._stored()
 
     # -- waits for what comes from outside ---------------------------------------------------------
 
