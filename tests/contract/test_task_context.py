@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import product
@@ -157,7 +158,7 @@ ENDINGS: dict[str, tuple[Handle, TaskState, str]] = {
 AFTER = {
     "returns": [],
     "ends again": ["error_after_end"],
-    "emits": ["call_after_end"] * 3,
+    "emits": ["call_after_end"] * 4,
     "raises": ["error_after_end"],
 }
 """What an agent does after the end of its turn, and what is logged."""
@@ -190,6 +191,7 @@ async def test_an_ending_is_final(
             await ctx.send_status("late")
             await ctx.emit_text_artifact("late")
             await ctx.update_context("late")
+            await ctx.emit_file(io.BytesIO(b"late"), media_type="text/plain")
         elif after == "raises":
             raise ValueError
 
@@ -202,7 +204,7 @@ async def test_an_ending_is_final(
     assert [r.__dict__["action"] for r in caplog.records] == AFTER[after]
     if after == "emits":
         methods = [r.__dict__["method"] for r in caplog.records]
-        assert methods == ["send_status", "emit_artifact", "update_context"]
+        assert methods == ["send_status", "emit_artifact", "update_context", "emit_file"]
 
 
 async def test_progress(run: Run) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.worker import TaskContext
 from tests.support.workers import Agent, S, chunk, complete, status
 from tests.unit.worker.stand import Patch, Stand, ask, beside, run, sent
 
@@ -179,6 +181,35 @@ async def test_an_agent_that_swallows_the_cancel_is_overruled() -> None:
     left.append(asyncio.Event())
     await stand.clock.pass_time(100)
     assert (await stand.head()).version == version
+
+
+async def test_what_waits_behind_a_cancel_is_cancelled_at_once() -> None:
+    """An agent that swallows it asks nobody, and waits for nothing any more."""
+    heard: list[str] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        callback = await ctx.callback("form")
+        waits: dict[str, Callable[[], Any]] = {
+            "ask": lambda: ctx.ask("Which?"),
+            "poll": lambda: ctx.poll("job", heard.append, "look"),
+            "callback": callback.wait,
+        }
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            for name, wait in waits.items():
+                with pytest.raises(asyncio.CancelledError):
+                    await wait()
+                heard.append(name)
+            raise
+
+    stand = Stand(handle, public_url="https://agent.example")
+    working = await stand.begin(3)
+    await stand.cancel()
+    await stand.clock.pass_time(2)
+    assert await working
+    assert heard == ["ask", "poll", "callback"]
+    await assert_canceled(stand)
 
 
 async def test_a_cancel_that_comes_before_the_claim_is_heard_by_it(monkeypatch: Patch) -> None:

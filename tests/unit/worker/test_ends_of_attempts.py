@@ -21,13 +21,14 @@ from a2a.server.events import EventQueue
 
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import InvalidAgentEventError
+from a2a_serverless.steps import TurnParked
 from a2a_serverless.storage.activity import process_name
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.head import AttemptEnd
 from a2a_serverless.worker import failures
 from a2a_serverless.worker.delivery import RELEASE_S
 from a2a_serverless.worker.failures import AgentFailedError, raised_at, text_of
-from a2a_serverless.worker.loops import contained, prepare_loop, run_to_end
+from a2a_serverless.worker.loops import ENDING_ROUNDS, contained, prepare_loop, run_to_end
 from tests.support.clocks import ManualClock
 from tests.support.memory import items_of
 from tests.support.present import present
@@ -338,6 +339,38 @@ async def test_a_task_that_does_not_stop_is_left_behind_and_named(caplog: Log) -
     assert (head.state, len(lines(caplog, "agent_left_behind"))) == (S.TASK_STATE_COMPLETED, 1)
     refusing.set()
     await asyncio.gather(*tasks)
+
+
+async def test_tasks_that_start_one_another_without_end_are_left_behind(caplog: Log) -> None:
+    """Each starts one more while it ends: after a few rounds the delivery ends all the same."""
+    started: list[asyncio.Task[None]] = []
+
+    async def again() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            if len(started) <= ENDING_ROUNDS:
+                started.append(asyncio.create_task(again()))
+
+    async def leave() -> None:
+        started.append(asyncio.create_task(again()))
+
+    _, head = await run(leaving(leave))
+    assert (head.state, len(lines(caplog, "agent_left_behind"))) == (S.TASK_STATE_COMPLETED, 1)
+    assert [task.done() for task in started] == [True] * ENDING_ROUNDS + [False]
+
+
+def test_a_loop_reports_no_exception_with_which_a_turn_leaves() -> None:
+    """Of tasks that nobody awaits; others, also beside those in a group, are told as before."""
+    loop, told = asyncio.new_event_loop(), list[BaseException]()
+    loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
+    prepare_loop(loop)
+    error, leaves = ValueError("no"), [TurnParked(), GeneratorExit()]
+    mixed = BaseExceptionGroup("mixed", [*leaves, error])
+    for each in (*leaves, BaseExceptionGroup("all", leaves), error, mixed):
+        loop.call_exception_handler({"message": "lost", "exception": each})
+    loop.close()
+    assert told == [error, mixed]
 
 
 # -- exits -----------------------------------------------------------------------------------------

@@ -131,6 +131,20 @@ async def test_a_closed_queue_takes_no_more() -> None:
     assert await stand.artifacts() == {"a": ["in"]}
 
 
+async def test_a_queue_that_closes_at_once_waits_for_no_commit() -> None:
+    """As the SDK's own; what was taken is stored all the same."""
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        await queue.enqueue_event(chunk(context, "in"))
+        await queue.close(immediate=True)  # type: ignore[attr-defined]
+        seen.append((queue.is_closed(), await stand.artifacts()))  # type: ignore[attr-defined]
+
+    stand, seen = Stand(Agent(execute)), list[object]()
+    await stand.work()
+    assert seen == [(True, {})]
+    assert await stand.artifacts() == {"a": ["in"]}
+
+
 async def test_an_event_may_be_changed_after_it_was_enqueued() -> None:
     """An event that the agent changes after enqueueing it is stored as it was enqueued."""
 

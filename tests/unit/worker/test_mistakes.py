@@ -28,7 +28,7 @@ from a2a_serverless.tasks.entries import ArtifactWritten, Caller, TurnOpened
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import unicode_of
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.worker import FinalError, Remote, Retry, TaskContext, Worker
+from a2a_serverless.worker import FinalError, Remote, Retry, TaskContext, Worker, turn
 from a2a_serverless.worker.context import WorkerExecutor, active_turn
 from a2a_serverless.worker.failures import WrongCallError
 from a2a_serverless.worker.loops import FEW_CALLS
@@ -38,7 +38,7 @@ from a2a_serverless_tools.testing import StandIn
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
 from tests.support.workers import Agent, S, chunk, complete
-from tests.unit.worker.stand import Handle, Log, Script, Stand, ask, lines, run, sent
+from tests.unit.worker.stand import Handle, Log, Patch, Script, Stand, ask, lines, run, sent
 
 HERE = Path(__file__)
 
@@ -113,6 +113,22 @@ async def test_every_ending_asks_for_forgotten_calls(ending: str) -> None:
     stand, head = await run(handle)
     assert head.state == S.TASK_STATE_FAILED
     assert "await ctx.send_status(…)" in await stand.text()
+
+
+async def test_a_loop_without_end_is_told(monkeypatch: Patch, caplog: Log) -> None:
+    """Once, with its line, while the turn goes on."""
+    monkeypatch.setattr(turn, "MANY_EVENTS", 3)
+
+    async def handle(ctx: TaskContext) -> None:
+        for number in range(5):
+            await ctx.send_status(str(number))  # many
+        await ctx.complete()
+
+    _, head = await run(handle)
+    assert head.state == S.TASK_STATE_COMPLETED
+    (said,) = told(caplog, "many_events")
+    assert said.startswith(f"The turn has emitted 3 events, the last one at {HERE}, line ")
+    assert f"line {line_of('many')}:" in said
 
 
 async def test_an_exception_before_the_await_is_tried_again(caplog: Log) -> None:

@@ -16,6 +16,7 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.waits import Signal, SignalDecision
 from a2a_serverless.worker import Answer, TaskContext, WaitTimeoutError
 from a2a_serverless.worker.context import active_turn
+from a2a_serverless.worker.turn import BUSY_S
 from tests.support.messages import said
 from tests.support.workers import S, user_request
 from tests.unit.worker.stand import Log, Patch, Stand, beside, run
@@ -208,7 +209,8 @@ async def test_the_time_of_a_question_ends() -> None:
     assert (ran, said(await stand.shown())[:2]) == (["plan", "late"], ["hello", "Which?"])
 
 
-async def test_a_sleep_beside_a_question_waits_for_its_answer() -> None:
+@pytest.mark.parametrize("asks_first", [True, False])
+async def test_a_sleep_beside_a_question_waits_for_its_answer(*, asks_first: bool) -> None:
     """The task does not go to and fro between its states; the sleep has lasted meanwhile."""
     ran: list[str] = []
 
@@ -220,7 +222,7 @@ async def test_a_sleep_beside_a_question_waits_for_its_answer() -> None:
         async def asks() -> None:
             ran.append((await ctx.ask("Which?")).text)
 
-        await ctx.gather(asks(), sleeps())
+        await ctx.gather(*([asks(), sleeps()] if asks_first else [sleeps(), asks()]))
         await ctx.complete()
 
     stand, head = await run(handle)
@@ -258,6 +260,16 @@ async def test_a_question_waits_for_what_is_under_way() -> None:
     assert (head.state, ended) == (S.TASK_STATE_INPUT_REQUIRED, ["search"])
     await answered(stand, "a")
     assert (await finals(stand), ended) == (["a found"], ["search"])
+
+
+async def test_a_question_waits_for_a_short_sleep_beside_it() -> None:
+    """Which holds its process; the client is asked once it is over."""
+    stand = Stand(lambda ctx: ctx.gather(ctx.ask("Which?"), ctx.sleep(30)))
+    working = await stand.begin(29)
+    assert await stand.state() == S.TASK_STATE_WORKING
+    await stand.clock.pass_time(1 + BUSY_S)
+    assert await working
+    assert await stand.state() == S.TASK_STATE_INPUT_REQUIRED
 
 
 async def test_a_question_may_ask_for_credentials() -> None:
@@ -386,6 +398,32 @@ async def test_a_signal_that_another_wait_has_heard_is_not_lost() -> None:
     stand = Stand(both)
     head = await stand.work()
     assert (head.turn.parked, told) == ("asleep", ["7"])
+
+
+async def test_a_sleep_that_a_signal_interrupts_ends_at_its_time() -> None:
+    """Its record holds that time, and no other one is written when it is over."""
+    ran: list[str] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        async def paid() -> None:
+            await active_turn(ctx).signal(PAID, 7200)
+            ran.append("paid")
+
+        await ctx.gather(ctx.sleep(3600), paid())
+        ran.append("slept")
+        await ctx.complete()
+
+    stand, _ = await run(handle)
+    await stand.last(3590)
+    assert await send(stand) is TAKE
+    before = (await stand.kinds()).count("Recorded")
+    working = asyncio.create_task(stand.work())
+    await stand.clock.pass_time(9)
+    assert ran == ["paid"]
+    await stand.clock.pass_time(1)
+    assert (await working).state == S.TASK_STATE_COMPLETED
+    assert ran == ["paid", "slept"]
+    assert (await stand.kinds()).count("Recorded") == before
 
 
 async def test_the_end_of_the_time_counts_if_it_comes_first() -> None:

@@ -9,6 +9,7 @@ import re
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import cycle
 from typing import Annotated, Any
 from unittest.mock import AsyncMock
@@ -18,11 +19,13 @@ import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 from a2a.server.tasks import TaskUpdater
-from a2a.types import Part
+from a2a.types import Part, Task
 from pydantic import Field
 
 from a2a_serverless import steps
+from a2a_serverless.errors import UnavailableError
 from a2a_serverless.storage.contexts import context_write
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.layout import head_key
 from a2a_serverless.tasks import head as heads
 from a2a_serverless.tasks.blobs import BlobOwner
@@ -390,6 +393,31 @@ async def test_a_turn_beyond_a_worker_is_handed_over(count: int, seconds: int, s
     assert kinds.count("ArtifactWritten") == count
 
 
+async def test_a_turn_whose_leaving_is_not_stored_is_tried_again(monkeypatch: Patch) -> None:
+    """It has not left then: its delivery comes again, and it sleeps from there on."""
+    commit, lost = DurableStorage.commit, list[Commit]()
+
+    async def away(storage: DurableStorage, head: heads.Head, wanted: Commit) -> heads.Head:
+        if wanted.parks and not lost:
+            lost.append(wanted)
+            raise UnavailableError
+        return await commit(storage, head, wanted)
+
+    monkeypatch.setattr(DurableStorage, "commit", away)
+    heard: list[str] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        try:
+            await ctx.sleep(3600)
+        except BaseException as error:
+            heard.append(type(error).__name__)
+            raise
+
+    stand, head = await run(handle, clock=ManualClock())
+    assert (head.turn.parked, stand.script.starts, len(lost)) == ("asleep", 2, 1)
+    assert heard == ["CancelledError", "TurnParked"]
+
+
 async def test_a_turn_that_is_to_be_canceled_is_not_handed_over() -> None:
     """A step that goes on in spite of the cancel is recorded; then the agent goes on to its end."""
     heard: list[str] = []
@@ -668,6 +696,8 @@ async def test_steps_of_any_executor() -> None:
         total = await steps.step("sum", sum, [await count(word) for word in found])
         total = await steps.poll("sum", lambda: total)
         await queue.enqueue_event(chunk(context, "begun;"))
+        await queue.enqueue_event(context.current_task or Task(id=context.task_id))
+        await queue.enqueue_event(status(context, S.TASK_STATE_WORKING, "half"))
         await steps.sleep(3600)
         answer = await steps.ask("Which?", schema=int, id="number")
         await queue.enqueue_event(chunk(context, f"{answer.data};"))
@@ -681,6 +711,7 @@ async def test_steps_of_any_executor() -> None:
     assert (await stand.work()).state == S.TASK_STATE_COMPLETED
     assert await stand.text() == "['ROME', 'OSLO'] 8"
     assert await stand.artifacts() == {"a": ["begun;7;"]}
+    assert [said.parts[0].text for said in (await stand.shown()).history].count("half") == 1
     assert len(set(ran)) == len(ran) == 4
     with pytest.raises(RuntimeError, match="No turn runs here"):
         await search("rome")
@@ -824,22 +855,86 @@ async def test_a_cancel_records_nothing() -> None:
 
 async def test_a_call_after_the_end_stores_nothing(caplog: Log) -> None:
     """A step is a plain call, no question is asked, the end stays; the log names lost calls."""
-    ran: list[str] = []
+    ran, refused = list[str](), list[str]()
 
     async def handle(ctx: TaskContext) -> None:
+        callback = await ctx.callback("form")
+        asking = asyncio.create_task(ctx.ask("Before the end?"))
+        await asyncio.sleep(0)
         await ctx.complete()
+        await asyncio.wait({asking})
         await ctx.step("late", ran.append, "late")
         await ctx.sleep(3600)
         ctx.usage("m", input_tokens=7)
-        with pytest.raises(RuntimeError, match="The turn has ended already: ask before its end"):
-            await ctx.ask("Which?")
+        calls: list[Callable[[], Any]] = [
+            *(lambda: asking, lambda: ctx.ask("Which?")),
+            *(partial(callback.wait, timeout_s=seconds) for seconds in (60, 0)),
+            lambda: ctx.poll("job", ran.append, "polled"),
+            lambda: ctx.call_agent("books", "x"),
+        ]
+        for call in calls:
+            try:
+                await call()
+            except RuntimeError as error:
+                refused.append(str(error).removeprefix("The turn has ended already: "))
 
-    _, head = await run(handle)
+    _, head = await run(handle, public_url="https://agent.example")
     assert (head.state, ran, head.turn.checkpoint) == (S.TASK_STATE_COMPLETED, ["late"], 0)
     assert head.usage == ()
+    ways = ["ask", "ask", "wait", "wait", "wait", "call the agent"]
+    assert refused == [f"{way} before its end." for way in ways]
     told = " ".join(line["said"] for line in lines(caplog, "call_after_end"))
     assert "Call after the end of the turn: ctx.step" in told
     assert re.search(r"ctx\.usage, .*test_steps\.py", told)
+
+
+async def test_a_step_that_outlives_its_turn_is_not_recorded() -> None:
+    """The end of the turn is its last commit; who waits for the step gets its result."""
+    go, results = asyncio.Event(), list[str]()
+
+    async def slow() -> str:
+        await go.wait()
+        return "late"
+
+    async def handle(ctx: TaskContext) -> None:
+        stepping = asyncio.create_task(ctx.step("slow", slow))
+        await idle()
+        await ctx.complete()
+        go.set()
+        results.append(await stepping)
+
+    stand, head = await run(handle)
+    assert (head.state, results) == (S.TASK_STATE_COMPLETED, ["late"])
+    assert "Recorded" not in await stand.kinds()
+
+
+async def test_a_step_is_recorded_behind_one_that_clients_have_seen() -> None:
+    """A record keeps all before it: the part of a step that may run again would be said twice."""
+    said, beside_it = asyncio.Event(), asyncio.Event()
+
+    async def streams(ctx: TaskContext) -> None:
+        await ctx.emit_text_artifact("part", "a")
+        said.set()
+        await beside_it.wait()
+        await idle()
+
+    async def quick() -> None:
+        beside_it.set()
+
+    async def handle(ctx: TaskContext) -> None:
+        streaming = asyncio.create_task(ctx.step("streams", streams, ctx))
+        await said.wait()
+        for _ in range(2):
+            await ctx.sleep(40)
+        assert "Recorded" not in await stand.kinds()
+        await ctx.step("quick", quick)
+        await streaming
+        await ctx.complete()
+
+    stand = Stand(handle, clock=ManualClock())
+    await stand.work()
+    recorded = [each.id.name for each in await stand.entries() if isinstance(each, Recorded)]
+    assert [name for name in recorded if name in {"streams", "quick"}] == ["streams", "quick"]
 
 
 async def test_without_steps_nothing_is_recorded() -> None:
