@@ -351,6 +351,10 @@ async def test_a_task_is_read_as_it_was_written(storage: DurableStorage) -> None
     task = present(await storage.load_task(head.task_id))
     assert list(task.history[0].parts) == parts
     assert task.artifacts[0] == artifact
+    log = present(await storage.read(head.task_id))
+    shown = (await storage.shown(log)).fold().task(None, include_artifacts=True)
+    assert (list(shown.history[0].parts), shown.artifacts[0]) == (parts, artifact)
+    assert log.fold().task(None, include_artifacts=True).artifacts[0] != artifact
 
 
 async def test_a_commit_names_only_what_is_stored(

@@ -11,7 +11,15 @@ import pytest
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.layout import INDEXES
-from a2a_serverless.storage.leases import _SLOTS_A_ROOM, Lease, Leases, Slots, _Slot
+from a2a_serverless.storage.leases import (
+    _GUESSES,
+    _SLOTS_A_ROOM,
+    _TRIES,
+    Lease,
+    Leases,
+    Slots,
+    _Slot,
+)
 from a2a_serverless.storage.table import Table
 from tests.support.clocks import ManualClock
 from tests.support.databases import LOCAL, new_scope
@@ -116,15 +124,16 @@ class Silent(Slots):
     """A table that does not answer the claims of callers; `is_late`, no release."""
 
     is_late = False
+    error: Exception = UnavailableError("no answer")
 
     async def claim(self, slot: _Slot, token: str, *, until_ms: int) -> bool:
         if slot.room.startswith("CALLER") and not self.is_late:
-            raise UnavailableError("no answer")
+            raise self.error
         return await super().claim(slot, token, until_ms=until_ms)
 
     async def release(self, slot: _Slot, token: str) -> None:
         if self.is_late:
-            raise UnavailableError("no answer")
+            raise self.error
         await super().release(slot, token)
 
 
@@ -142,3 +151,37 @@ async def test_a_table_that_does_not_answer_refuses_no_stream(caplog: Any) -> No
         "A stream is not counted: no answer",
         "A stream is counted until its lease expires: no answer",
     ]
+
+
+async def test_a_fault_of_the_code_is_raised() -> None:
+    """It is no table that does not answer; what of the lease was free comes free."""
+    slots = Silent(MemoryTable(INDEXES))
+    slots.error = RuntimeError("a fault")
+    with pytest.raises(RuntimeError, match="a fault"):
+        await Leases(slots, per_caller=1, in_all=1).take("ann", for_s=60)
+    assert await slots.held("ALL#0") == set()
+    slots.is_late = True
+    (lease,) = await taken(of_callers(slots, 1), "ann", 1)
+    with pytest.raises(RuntimeError, match="a fault"):
+        await of_callers(slots, 1).give_back(lease)
+
+
+class Beaten(Slots):
+    """Slots that another claims first, each time."""
+
+    claims = rooms = 0
+
+    async def claim(self, slot: _Slot, token: str, *, until_ms: int) -> bool:
+        self.claims += 1
+        return False
+
+    async def held(self, room: str) -> set[int]:
+        self.rooms += 1
+        return set()
+
+
+async def test_slots_that_others_take_first_are_tried_a_few_times() -> None:
+    """Then there is none: no request goes on through all rooms."""
+    slots = Beaten(MemoryTable(INDEXES))
+    assert await slots.take("ALL", 5 * _SLOTS_A_ROOM, "token", until_ms=1) is None
+    assert (slots.claims, slots.rooms) == (_GUESSES + _TRIES, 1)

@@ -391,6 +391,30 @@ async def test_a_message_that_is_received_too_often_is_a_dead_letter(queues: Tab
 
 
 @on_tables
+async def test_what_a_consumer_that_is_gone_has_received(queues: TableQueues) -> None:
+    """It is received again at once where its messages are freed; what is visible stays so."""
+    queue = queues.queue()
+    for name in ("left", "waits"):
+        await queue.send(Note(task_id=name))
+    (left,) = await queue.pull(1, PATIENCE_S)
+    await queue.free()
+    found = {h.message.task_id: h.attempt for h in await queue.pull(10, PATIENCE_S)}
+    assert found == {"left": 1, "waits": 1} | {left.message.task_id: 2}
+
+
+async def test_a_group_that_others_write_to_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would change it gives up in the end."""
+    queue = memory_backends(Settings()).operations
+    assert isinstance(queue, TableQueue)
+    await queue.send(Operation.to_run(params()))
+    await queue.pull(1, PATIENCE_S)
+    monkeypatch.setattr(table, "MOST_TRIES", 2)
+    monkeypatch.setattr(queue._table, "did", mock.AsyncMock(return_value=False))
+    with pytest.raises(UnavailableError, match="is written by others all the time"):
+        await queue.free()
+
+
+@on_tables
 async def test_a_full_group_refuses_and_no_other_one_does(queues: TableQueues) -> None:
     """Beyond its bound a group takes nothing until its consumer works; other groups do."""
     queue, large = queues.queue(), {"x": "x" * 140_000}

@@ -184,6 +184,22 @@ def test_another_package_may_have_the_table(monkeypatch: pytest.MonkeyPatch) -> 
     assert "entry point tests.unit.test_settings:open_nothing" in refusal_of("nothing://x")
 
 
+def test_what_is_not_named_cannot_be_opened() -> None:
+    """The sentence has the variable."""
+    with pytest.raises(ConfigurationError, match="A2A_TABLE is not set"):
+        wiring.open_storage(Settings())
+    with pytest.raises(ConfigurationError, match="A2A_PUSH_QUEUE is not set"):
+        wiring.memory_backends(Settings()).pushing()
+
+
+async def test_large_content_may_be_in_a_folder_of_its_own(tmp_path: Path) -> None:
+    """A2A_BLOBS names it, whatever the table is; else it is beside the table's file."""
+    for blobs, folder in ((f"file:{tmp_path}/large", "large"), ("", "tasks.db.blobs")):
+        storage = wiring.open_storage(Settings(table=f"file:{tmp_path}/tasks.db", blobs=blobs))
+        await storage.open_task("context", request("x" * 1_000_000))
+        assert [path for path in (tmp_path / folder).rglob("*") if path.is_file()]
+
+
 async def test_a_file_has_storage_and_queues(tmp_path: Path) -> None:
     """What one process stores and sends, another one reads and receives."""
     settings = Settings(table=f"file:{tmp_path}/tasks.db", push_queue="push", worker_turns=2)

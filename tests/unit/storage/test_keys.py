@@ -24,6 +24,7 @@ DAMAGED: dict[str, dict[str, dict[str, str]]] = {
     "no key": TIMES,
     "no times": {"jwk": BAD},
     "no JSON": {"jwk": {"S": "{"}, **TIMES},
+    "the name of another": {"jwk": {"S": json.dumps(jwk("good"))}, **TIMES},
     "another key": {"jwk": {"S": "{}"}, **TIMES},
     "no time": {"jwk": BAD, **TIMES, "expires_at": {"S": "x"}},
 }

@@ -15,7 +15,6 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import field
 from functools import partial
-from itertools import count
 from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec
 
 from a2a_serverless.clock import Clock, SystemClock, Waker, first_of, pause_s
@@ -546,14 +545,12 @@ class TableQueue(FifoQueue[M]):
         **kwargs: P.kwargs,
     ) -> _Group | None:
         """Change a group by one conditional write; None if `step` leaves it as it is."""
-        for tries in count(1):
+        for _ in range(MOST_TRIES):
             group = await self._read(key)
             if not step(group, *args, **kwargs):
                 return None
             if await self._table.did(group.put()):
                 return group
-            if tries == MOST_TRIES:
-                break
             await asyncio.sleep(random.uniform(0, 0.01))  # noqa: S311 - spreads the tries
         raise UnavailableError(f"The item {key.PK} {key.SK} is written by others all the time.")
 

@@ -519,8 +519,6 @@ class DurableStorage:
             UnavailableError: no answer within the retry budget; nothing refers to what is stored.
         """
         blobs = self.table.blobs
-        if is_plain(message):
-            return message
         if blobs is None:
             check_without_store(message)
             return message

@@ -25,7 +25,6 @@ from a2a_serverless.storage.table import (
     TABLE,
     Added,
     Check,
-    Delete,
     Index,
     Item,
     Key,
@@ -451,8 +450,8 @@ def _action_of(write: Write) -> tuple[str, Request]:
                 "UpdateExpression": words.change(values, remove),
             }
             return "Update", request | words.aliases()
-        case Delete(key=key):
-            return "Delete", {"Key": typed(key._asdict()), **request, **words.aliases()}
+        case _:
+            return "Delete", {"Key": typed(write.key._asdict()), **request, **words.aliases()}
 
 
 def _query_of(wanted: Range, index: Index) -> Request:

@@ -207,7 +207,7 @@ def changed(item: Mapping[str, Any] | None, write: Write) -> Item | None:
             return dict(write.item)
         case Delete():
             return None
-        case Update():
+        case _:
             before = write.key._asdict() if item is None else dict(item)
             values = {name: _value(before, name, new) for name, new in write.values.items()}
             return {n: v for n, v in (before | values).items() if n not in write.remove}
