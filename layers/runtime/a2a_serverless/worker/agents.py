@@ -322,12 +322,9 @@ def keeps_conversation(agent: AgentExecutor) -> bool:
 def _import(path: Path, reference: str) -> ModuleType:
     named, path = path, path.resolve()
     name = f"a2a_agent_{digest('agent', str(path)).replace('-', '_')}"
-    if not path.is_file():
-        msg = f"The agent {reference!r} cannot be used: there is no file {named}."
-        raise ConfigurationError(msg)
     spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        msg = f"The agent {reference!r} cannot be used: {path} is no Python module."
+    if spec is None or spec.loader is None or not path.is_file():
+        msg = f"The agent {reference!r} cannot be used: there is no file {named}."
         raise ConfigurationError(msg)
     module = importlib.util.module_from_spec(spec)
     if str(path.parent) not in sys.path:

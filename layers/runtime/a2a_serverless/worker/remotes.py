@@ -73,7 +73,6 @@ class RemoteClient:
         self._client = client
         self._streaming = streaming
         self._notifies = card.capabilities.push_notifications
-        self._streams = card.capabilities.streaming
 
     async def send(self, request: SendMessageRequest, *, may_be_there: bool) -> Task | Message:
         """Send a message that opens a task or goes on with one; return the task, or the answer.
@@ -128,14 +127,12 @@ class RemoteClient:
             return task
 
     async def follow(self, task_id: str) -> AsyncGenerator[StreamResponse, None]:
-        """Yield a task and the events that follow; nothing if the agent does not stream.
+        """Yield a task and the events that follow; one that does not stream is not asked.
 
         >>> async with aclosing(client.follow(task_id)) as events:
         ...     async for event in events:
         ...         print(event)
         """
-        if not self._streams:
-            return
         with _failures(self._name, f"does not stream its task {task_id}"):
             request = SubscribeToTaskRequest(id=task_id)
             async for event in self._streaming.subscribe(request):
