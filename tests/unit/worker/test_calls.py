@@ -34,7 +34,7 @@ from a2a_serverless.worker.failures import WrongCallError
 from a2a_serverless_tools.testing import AgentBench, Outcome, Run, file_part, step
 from tests.conformance.sides import CARD, durable, stock
 from tests.support.peers import Fails, Peer
-from tests.unit.worker.stand import Handle, Log, Patch, Script, line
+from tests.unit.worker.stand import Handle, Log, Patch, Script, actions, line
 
 
 @asynccontextmanager
@@ -193,9 +193,17 @@ def test_a_cancel_cancels_the_other_task_while_nobody_runs(peer: Peer) -> None:
     assert peer.states == ["CANCELED", "CANCELED"]
 
 
-@pytest.mark.parametrize("died", ["before", "after"])
-def test_a_cancel_finds_a_message_whose_record_is_missing(peer: Peer, died: str) -> None:
-    """Killed between sending and its record: the task is found, or opened, and then canceled."""
+@pytest.mark.parametrize(
+    ("died", "said", "left"),
+    [("before", "wait", ["CANCELED"]), ("after", "wait", ["CANCELED"]), ("before", "message", [])],
+)
+def test_a_cancel_finds_a_message_whose_record_is_missing(
+    peer: Peer, died: str, said: str, left: list[str], caplog: Log
+) -> None:
+    """Killed between sending and its record: the task is found, or opened, and then canceled.
+
+    One that is answered by a message alone has no task.
+    """
 
     def asked() -> int:
         tested.cancel_running()
@@ -203,8 +211,9 @@ def test_a_cancel_finds_a_message_whose_record_is_missing(peer: Peer, died: str)
 
     peer.fails = once(b"SendMessage", died, asked)
     with bench(peer, buys) as tested:
-        assert tested.send("wait").state == "canceled"
-    assert peer.states == ["CANCELED"]
+        assert tested.send(said).state == "canceled"
+    assert peer.states == left
+    assert "call_not_canceled" not in actions(caplog)
 
 
 class Plain(AgentExecutor):
@@ -476,6 +485,30 @@ def test_a_message_is_not_sent_again_while_nobody_can_look_for_it(peer: Peer) ->
     assert (len(failed), len(peer.clerk.said)) == (2, 1)
 
 
+def test_a_message_is_sent_again_where_it_is_not_found(peer: Peer) -> None:
+    """The list has another task alone, or the other agent has no list: its server decides then."""
+
+    async def talks(ctx: TaskContext) -> None:
+        reply = await ctx.call_agent("books", ctx.user_text, context_id="talk")
+        await ctx.complete(reply.text)
+
+    with bench(peer, talks) as tested:
+        tested.send("first")
+        peer.fails = once(b"second", "before", lambda: 504)
+        assert text_of(tested.send("second")) == "did second"
+        lost = once(b"third", "after", lambda: 504)
+        error = {"jsonrpc": "2.0", "id": "1", "error": {"code": -32601, "message": "no list"}}
+
+        def fails(request: httpx.Request, now: str) -> httpx.Response | None:
+            return lost(request, now) or (
+                httpx.Response(200, json=error) if b"ListTasks" in request.content else None
+            )
+
+        peer.fails = fails
+        assert text_of(tested.send("third")) == "did third"
+    assert [text for _, text in peer.clerk.said] == ["first", "second", "third", "third"]
+
+
 def test_an_agent_that_calls_itself_comes_to_an_end(peer: Peer) -> None:
     """Each call counts in the message's metadata, and the one too many fails with a sentence."""
     with bench(peer, buys) as tested:
@@ -498,11 +531,37 @@ def test_a_message_has_what_the_code_says(peer: Peer) -> None:
         reply = await ctx.call_agent("books", "write", data=data, files=ctx.files, **about)
         await ctx.complete(reply.context_id)
 
-    assert answer_of(peer, sends, file_part("a.pdf", b"%PDF"), user="ann") == "talk"
+    linked = Part(url="https://files.example/b.pdf", filename="b.pdf")
+    assert answer_of(peer, sends, [file_part("a.pdf", b"%PDF"), linked], user="ann") == "talk"
     (message,) = peer.clerk.messages
-    assert [part.WhichOneof("content") for part in message.parts] == ["text", "data", "raw"]
+    assert [part.WhichOneof("content") for part in message.parts] == ["text", "data", "raw", "url"]
+    assert (message.parts[3].url, message.parts[3].filename) == (linked.url, "b.pdf")
     assert (message.parts[2].raw, message.parts[2].filename) == (b"%PDF", "a.pdf")
     assert dict(message.metadata) == {"user": "ann", "a2a-serverless/call-depth": 1}
+
+
+def test_an_agent_is_called_by_its_card(peer: Peer) -> None:
+    """The first URL in it is its name, and it is not asked for its card."""
+
+    async def by_card(ctx: TaskContext) -> None:
+        reply = await ctx.call_agent(Remote(peer.card, transport=peer), "write")
+        await ctx.complete(f"{reply.agent}: {reply.text}")
+
+    assert answer_of(peer, by_card) == f"{peer.card.supported_interfaces[0].url}: did write"
+    assert {request.method for request in peer.requests} == {"POST"}
+
+
+def test_a_question_is_answered_in_a_step(peer: Peer) -> None:
+    """As outside of one; the other agent hears each message once."""
+
+    async def within(ctx: TaskContext) -> None:
+        async def tool() -> str:
+            return (await (await ctx.call_agent("books", "ask")).answer("soft")).text
+
+        await ctx.complete(await ctx.step("tool", tool))
+
+    assert answer_of(peer, within) == "did soft"
+    assert [text for _, text in peer.clerk.said] == ["ask", "soft"]
 
 
 def test_calls_at_once_need_keys(peer: Peer) -> None:
@@ -634,6 +693,27 @@ def test_text_is_passed_on_while_it_grows(reader: tuple[Peer, Remote], *, dies: 
     assert (run.attempts, peer.clerk.said) == (1 + dies, ["one two three"])
     assert dies or "".join(pieces) == "onetwothree"
     assert len(pieces) > 1
+
+
+def test_an_agent_that_does_not_stream_gives_its_text_whole(peer: Peer) -> None:
+    """It is not asked for a stream."""
+    peer.card = copied(peer.card)
+    peer.card.capabilities.streaming = False
+    pieces: list[str] = []
+
+    def looked(request: httpx.Request, _: str) -> None:
+        if b"GetTask" in request.content:
+            peer.clerk.go_on.set()
+
+    async def aloud(ctx: TaskContext) -> None:
+        await ctx.call_agent("books", "wait", on_text=pieces.append)
+        await ctx.complete()
+
+    peer.fails = looked
+    with bench(peer, aloud) as tested:
+        assert tested.send("go").state == "completed"
+    assert "".join(pieces) == "waited"
+    assert not [each for each in peer.requests if b"Subscribe" in each.content]
 
 
 def test_the_text_behind_a_question_is_passed_on_once(reader: tuple[Peer, Remote]) -> None:

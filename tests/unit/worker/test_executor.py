@@ -80,6 +80,10 @@ async def test_a_task_event_brings_what_it_holds() -> None:
         task.metadata["cost"] = 3
         await queue.enqueue_event(task)
         await queue.enqueue_event(task)  # nothing in it is new
+        bare = Message(parts=[Part(text="bare")])
+        update = Task(id=context.task_id, context_id=context.context_id, history=[bare])
+        for _ in range(2):  # its message is known by its parts, and it has no status
+            await queue.enqueue_event(update)
         task.status.CopyFrom(TaskStatus(state=S.TASK_STATE_COMPLETED, message=text_message("ok")))
         task.status.message.message_id = "end"
         await queue.enqueue_event(task)
@@ -87,9 +91,10 @@ async def test_a_task_event_brings_what_it_holds() -> None:
     stand, head = await run(Agent(execute))
     task = await stand.shown()
     assert (head.state, task.metadata["cost"]) == (S.TASK_STATE_COMPLETED, 3)
-    assert (said(task), await stand.text()) == (["hello", "note"], "ok")
+    assert (said(task), await stand.text()) == (["hello", "note", "bare"], "ok")
+    assert (task.history[-1].role, bool(task.history[-1].message_id)) == (Role.ROLE_AGENT, True)
     assert await stand.artifacts() == {"a": ["all"]}
-    assert (await stand.kinds())[2:-2] == ["ArtifactWritten", "StatusChanged", "StatusChanged"]
+    assert (await stand.kinds())[2:-2] == ["ArtifactWritten", *["StatusChanged"] * 4]
 
 
 async def test_nothing_is_accepted_after_the_end(caplog: Log) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
@@ -18,21 +18,30 @@ from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 
 from a2a_serverless.clock import SystemClock
-from a2a_serverless.errors import ConcurrencyError, ConfigurationError, UnavailableError
+from a2a_serverless.errors import (
+    ConcurrencyError,
+    ConfigurationError,
+    TurnFinishedError,
+    UnavailableError,
+)
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.changes import MOST_TRIES
 from a2a_serverless.storage.codec import head_of
+from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import LOOK_AT_ONCE, DurableStorage
 from a2a_serverless.tasks.attempts import RetryPolicy
 from a2a_serverless.tasks.head import Head, Operation
 from a2a_serverless.tasks.identity import TaskKey
-from a2a_serverless.tasks.rules import Timing
+from a2a_serverless.tasks.rules import Commit, Timing
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker import heartbeat as heartbeats
 from a2a_serverless.worker.heartbeat import Heartbeat
 from a2a_serverless.worker.lease import LOST_AFTER, RENEW_AFTER, RETRY_AFTER, HeadPoller, Lease
 from a2a_serverless.worker.turn import ActiveTurn
 from a2a_serverless_tools.testing.process import _InlineHeartbeat
+from tests.support.clocks import ManualClock
+from tests.support.commits import log_of
 from tests.support.memory import items_of
 from tests.support.observed import counted
 from tests.support.queues import is_empty
@@ -266,6 +275,40 @@ class Task:
     @property
     def key(self) -> TaskKey:
         return "s", self.task_id
+
+
+@pytest.mark.parametrize(
+    ("meets", "ends"),
+    [
+        ("others", UnavailableError),
+        ("a deletion", TurnFinishedError),
+        ("its own claim", None),  # whose answer was lost
+    ],
+)
+async def test_a_claim_that_loses_its_race(meets: str, ends: Any, monkeypatch: Patch) -> None:
+    """It is tried a few times, and goes by what it meets."""
+    stand = await sent(Agent(complete), clock=ManualClock())
+    lease, log = lease_of(stand.storage, stand.task), await log_of(stand.storage, stand.task)
+    commit, tries = DurableStorage.commit, list[Commit]()
+
+    async def lost(storage: DurableStorage, head: Head, wanted: Commit) -> Head:
+        tries.append(wanted)
+        if meets == "a deletion":
+            await delete_task(storage, head.task_id)
+        elif meets == "its own claim":
+            await commit(storage, head, wanted)
+        raise ConcurrencyError
+
+    monkeypatch.setattr(DurableStorage, "commit", lost)
+    claims: list[Any] = [partial(lease.take_over, log, RetryPolicy())]
+    if meets == "others":
+        claims.append(lease.commit)
+    for claim in claims:
+        tries.clear()
+        with pytest.raises(ends) if ends else nullcontext():
+            await claim()
+        assert len(tries) == (MOST_TRIES if meets == "others" else 1)
+    assert ends or lease.head.turn.token == lease.token
 
 
 async def test_a_failed_look_does_not_end_the_looks() -> None:

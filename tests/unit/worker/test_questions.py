@@ -160,6 +160,10 @@ async def test_a_wrong_answer_is_asked_again_three_times() -> None:
     await answered(stand, "3")
     assert await finals(stand) == ["3"]
 
+    stand, _ = await run(lambda ctx: ctx.ask("A table?", schema=Table))
+    await answered(stand, '{"people": "many"}')  # JSON is told what is wrong within it
+    assert (await stand.text()).startswith("This answer does not fit: people: Input should be a")
+
     stand, _ = await run(handle)
     for _ in range(2):
         head = await answered(stand, "many")

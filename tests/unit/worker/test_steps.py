@@ -769,6 +769,8 @@ WRONG: list[tuple[Callable[[TaskContext], Any], str]] = [
     (lambda ctx: ctx.step("x", float, "nan", type=float), "write as JSON and read again: Input"),
     (lambda ctx: ctx.step("x", lambda: b"\xff", type=bytes), "write as JSON and read again: Err"),
     (lambda ctx: ctx.step("x", lambda: (n for n in "x")), "collect what it yields"),
+    (lambda ctx: ctx.complete_json([asyncio.Future()]), "is a Future: await it first"),
+    (lambda ctx: ctx.sleep(asyncio.sleep(1)), "number from 0 on, and got a coroutine"),  # type: ignore[arg-type]
     (lambda ctx: ctx.step("set", set, "x"), r"list\(…\)"),
     (lambda ctx: ctx.step("x", lambda: [{1: "a", "1": "b"}]), "two keys are '1' as text"),
     (lambda ctx: ctx.step("x", lambda: {True: 1, "true": 2}), "two keys are 'true' as text"),
