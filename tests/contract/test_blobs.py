@@ -329,6 +329,7 @@ async def test_a_folder_forgets_what_has_expired(tmp_path: Path, clock: ManualCl
     old, new = Blob.of(LARGE, OWNER), Blob.of(LARGE, OWNER._replace(task_id="new"))
     await DirectoryBlobs(tmp_path, clock, keep_s=3600).put(old, LARGE, "")
     await DirectoryBlobs(tmp_path, clock, keep_s=-1).put(new, LARGE, "")
+    await DirectoryBlobs(tmp_path, clock, keep_s=3600).put(Blob.of(b"1", OWNER), b"1", "")
     assert await DirectoryBlobs(tmp_path, clock, keep_s=1).get(old) is None
     assert await DirectoryBlobs(tmp_path, clock, keep_s=1).get(new) == LARGE
 
@@ -400,6 +401,9 @@ async def test_a_missing_blob_hides_nothing_else(
     assert "not stored any more" in odd.text
     logged = {each.digest for each in caplog.records if hasattr(each, "digest")}
     assert logged == {hashlib.sha256(LARGE).hexdigest(), damaged.digest}
+    storage.table.blobs = None  # as in a process without a store
+    task = present(await storage.load_task(head.task_id, inline=LINKS))
+    assert all("not stored any more" in task.history[0].parts[n].text for n in (0, 2, 3))
 
 
 async def test_a_large_message(storage: DurableStorage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypedDict
 
 import pytest
+from a2a.types import TaskState
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
@@ -170,6 +171,20 @@ async def test_a_question_that_has_changed_is_asked() -> None:
     assert question(task) == "Pay 10 EUR?"
     assert question(await talk.answer(head, "yes")) == "Pay 12 EUR?"
     assert answered(await talk.answer(head, "no")) == ["no"]
+
+
+async def test_a_tool_that_fails_asks_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Its error is the node's, and none of the adapter's own."""
+
+    @tool
+    def delete(name: str) -> str:
+        """Delete."""
+        raise LookupError(f"{name} is not there")
+
+    task = (await Talk(LangGraphWorker(node(Caller(names=["a"]), delete))).say("Delete it"))[1]
+    assert task.status.state == TaskState.TASK_STATE_FAILED
+    assert "LookupError" in caplog.text
+    assert "on_tool_error callback" not in caplog.text
 
 
 async def test_many_answers_to_one_question() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
-from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.storage.dynamodb import DynamoTable
+from a2a_serverless.errors import ConfigurationError, UnavailableError
+from a2a_serverless.storage.dynamodb import _BATCH_ATTEMPTS, DynamoTable
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.table import Delete, Key, Range, RefusedError
 from a2a_serverless.storage.tail import Tail
@@ -53,6 +54,42 @@ async def test_a_query_without_a_limit_gets_none() -> None:
     table = dynamo_table(client=client, clock=ManualClock())
     assert [page async for page in table.query(Range(partition="p"))][-1] == [FOUND]
     assert client.limits == [None] * 3
+
+
+class Throttled:
+    """A client that leaves the keys of a batch unprocessed, so many times, and refuses a look."""
+
+    def __init__(self, times: int) -> None:
+        self.asked = 0
+        self._times = times
+
+    def batch_get_item(self, **_: Any) -> dict[str, Any]:
+        raise ClientError({"Error": {"Code": "AccessDeniedException"}}, "BatchGetItem")
+
+    def batch_write_item(self, *, RequestItems: Any, **_: Any) -> dict[str, Any]:  # noqa: N803
+        self.asked += 1
+        return {"UnprocessedItems": RequestItems if self.asked <= self._times else {}}
+
+
+async def test_what_a_batch_leaves_is_sent_again_after_a_pause() -> None:
+    """A few times; then the caller reads that DynamoDB has not taken it."""
+    for times, asked in ((2, 3), (99, _BATCH_ATTEMPTS)):
+        client, clock = Throttled(times), ManualClock()
+        began, table = clock.monotonic(), dynamo_table(client=client, clock=clock)
+        with (
+            nullcontext() if times < asked else pytest.raises(UnavailableError, match="unprocessed")
+        ):
+            await table.delete([Key("p", "s")])
+        assert client.asked == asked
+        assert clock.monotonic() > began
+
+
+async def test_a_look_is_asked_for_once() -> None:
+    """What refuses it is told as no answer; for no task there is no request."""
+    storage = dynamo_storage("tasks", client=Throttled(0), clock=ManualClock())
+    assert await storage.look([]) == {}
+    with pytest.raises(UnavailableError, match=r"^No answer from AWS: AccessDeniedException\.$"):
+        await storage.look([("scope", "task")])
 
 
 async def test_a_poll_of_a_tail_is_one_request_whatever_it_finds() -> None:

@@ -25,7 +25,7 @@ from a2a_serverless.stores import (
     memory_table,
 )
 from a2a_serverless.stores.content import apply, change_of
-from a2a_serverless.stores.layout import OWN_INDEXES, head_key
+from a2a_serverless.stores.layout import OWN_INDEXES, head_key, list_place
 from tests.support import stores as shared
 from tests.support.clocks import ManualClock
 from tests.support.databases import moto_database
@@ -370,6 +370,13 @@ async def test_an_id_that_does_not_fit(table: MemoryTable, wrong: str) -> None:
     ):
         with pytest.raises(InvalidParamsError, match="1 to 900 bytes"):
             await call
+
+
+@pytest.mark.parametrize("second", [-62_135_596_801, 253_402_300_800])
+def test_a_time_that_no_calendar_has(second: int) -> None:
+    """It has no place in lists, such as that of a client's page token."""
+    with pytest.raises(InvalidParamsError, match="in the years 1 to 9999"):
+        list_place(second * 1_000_000_000, "task")
 
 
 contents = st.lists(st.text("ab", max_size=12).map(str.encode), max_size=4)

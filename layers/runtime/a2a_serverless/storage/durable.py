@@ -310,8 +310,6 @@ class DurableStorage:
             UnavailableError: there was no answer; the next look may succeed.
         """
         asked = {layout.task_partition(*task): task for task in tasks if is_task_id(task[1])}
-        if not asked:
-            return {}
         keys = [Key(partition, layout.HEAD) for partition in asked]
         found = await self.table.load(keys, consistent=False, once=True)
         return {
