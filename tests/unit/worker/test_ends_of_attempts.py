@@ -27,7 +27,13 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.head import AttemptEnd
 from a2a_serverless.worker import failures
 from a2a_serverless.worker.delivery import RELEASE_S
-from a2a_serverless.worker.failures import AgentFailedError, raised_at, text_of
+from a2a_serverless.worker.failures import (
+    MOST_MEMBERS,
+    AgentFailedError,
+    members,
+    raised_at,
+    text_of,
+)
 from a2a_serverless.worker.loops import ENDING_ROUNDS, contained, prepare_loop, run_to_end
 from tests.support.clocks import ManualClock
 from tests.support.memory import items_of
@@ -371,6 +377,12 @@ def test_a_loop_reports_no_exception_with_which_a_turn_leaves() -> None:
         loop.call_exception_handler({"message": "lost", "exception": each})
     loop.close()
     assert told == [error, mixed]
+
+
+def test_of_a_group_so_many_members_are_looked_at() -> None:
+    """An agent may raise one of any size, and its end must not wait for that."""
+    group = ExceptionGroup("all", [ValueError("no")] * MOST_MEMBERS)
+    assert len([*members(group)]) == MOST_MEMBERS
 
 
 # -- exits -----------------------------------------------------------------------------------------

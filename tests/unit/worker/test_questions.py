@@ -237,6 +237,20 @@ async def test_a_sleep_beside_a_question_waits_for_its_answer(*, asks_first: boo
     assert sorted(ran) == ["a", "slept"]
 
 
+async def test_an_answer_that_comes_beside_a_sweep_counts(monkeypatch: Patch) -> None:
+    """The sweeper ends no question that was answered after it had seen HEAD."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.complete((await ctx.ask("Which?", timeout_s=3600)).text)
+
+    stand, _ = await run(handle)
+    await stand.last(3601)
+    beside(monkeypatch, "read", lambda: stand.follow_up("in time"))
+    assert (await stand.sweeper.sweep()).passed == 1
+    await stand.work()
+    assert await finals(stand) == ["in time"]
+
+
 async def test_a_time_out_that_is_not_caught_fails_the_task() -> None:
     """At once, with a sentence: it would come again in each further attempt."""
     stand, _ = await run(lambda ctx: ctx.ask("Which?", id="account", timeout_s=3600))

@@ -304,11 +304,16 @@ async def test_code_that_has_changed_finds_its_records() -> None:
     assert (ran, got) == (["a", "b", "x", "a"], ["X", "B", "A", "A"])
 
 
+FIXED, ANEW = "1b4e28ba-2fa1-41d2-883f-0016d3cca427", "9f1c7a52-93d4-4a3e-9d3b-2f4f5b0f6f11"
+"""As the SDK makes them, at random."""
+
+
 @pytest.mark.parametrize(
     ("said", "shown"),
     [
         ([("a", "good morning"), ("a", "good evening")], {"a": ["good evening"]}),
         ([("first", "text"), ("second", "text")], {"second": ["text"]}),
+        ([(FIXED, "first"), (ANEW, "second")], {ANEW: ["second"]}),
     ],
 )
 async def test_what_is_said_otherwise_starts_the_turn_over(said: Any, shown: Any) -> None:
@@ -717,9 +722,6 @@ async def test_steps_of_any_executor() -> None:
         await search("rome")
 
 
-FIXED = "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
-
-
 async def test_an_artifact_that_is_named_at_random_is_said_once() -> None:
     """The SDK's TaskUpdater names it anew in each attempt; it is known again by what it says."""
     ran: list[str] = []
@@ -751,6 +753,25 @@ async def test_an_artifact_that_is_named_at_random_is_said_once() -> None:
     assert shown.pop(FIXED) == ["named by the agent the same"]
     assert [*shown.values()] == [["the same"], ["in two pieces"], ["the same"], ["new"]]
     assert ran == ["one", "two", "three", "three"]
+
+
+async def test_artifacts_that_are_named_at_random_may_change_places() -> None:
+    """As of branches that run beside one another: each is known by what it says."""
+    ran: list[str] = []
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        updater = TaskUpdater(queue, context.task_id or "", context.context_id or "")
+        for text in reversed(["a", "b"]) if ran else ["a", "b"]:
+            await updater.add_artifact([Part(text=text)])
+        await steps.step("work", ran.append, "work")
+        if len(stand.agent.started) == 1:
+            raise RuntimeError
+        await updater.complete()
+
+    stand = Stand(Agent(execute))
+    head = await stand.work()
+    assert (head.state, ran) == (S.TASK_STATE_COMPLETED, ["work"])
+    assert [*(await stand.artifacts()).values()] == [["a"], ["b"]]
 
 
 WRONG_TRIES: tuple[Any, ...] = (0, 2.5, "3")

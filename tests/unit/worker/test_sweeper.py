@@ -26,6 +26,7 @@ from a2a_serverless.wiring import table_backends
 from a2a_serverless.worker import sweeper
 from a2a_serverless.worker.sweeper import BATCH, LANES, MOST_COPIES, Sweeper, SweepReport
 from tests.support.clocks import ManualClock
+from tests.support.commits import asleep, follow_up
 from tests.support.messages import request
 from tests.support.present import present
 from tests.support.queues import aside, left
@@ -126,6 +127,24 @@ async def test_of_two_sweepers_one_sends(stack: Repairs, monkeypatch: Patch) -> 
     stack.clock.advance(WAITING_S)
     assert await stack.sweep() == SweepReport(passed=1)
     assert (copies(stack), (await stack.head(head)).turn.sends) == ([], 0)
+
+
+async def test_of_two_sweepers_one_wakes(stack: Repairs, monkeypatch: Patch) -> None:
+    """Who finds that a sleeper was woken meanwhile sends nothing."""
+    await asleep(stack.storage, "someone", stack.clock.now_ms() + 1000)
+    monkeypatch.setattr(DurableStorage, "requeue", AsyncMock(return_value=None))
+    stack.clock.advance(2)
+    assert (await stack.sweep(), copies(stack)) == (SweepReport(passed=1), [])
+
+
+async def test_a_late_message_of_an_old_task_is_not_given_up(stack: Repairs) -> None:
+    """The age of its own turn counts."""
+    head = await stack.move(await stack.open(), TaskState.TASK_STATE_INPUT_REQUIRED)
+    stack.clock.advance(DAY_S)
+    head = await stack.storage.commit(head, follow_up())
+    stack.clock.advance(WAITING_S)
+    assert await stack.sweep() == SweepReport(sent=1)
+    assert (await stack.head(head)).state == TaskState.TASK_STATE_SUBMITTED
 
 
 async def test_a_dead_queue_costs_no_wait(stack: Repairs, caplog: Log, monkeypatch: Patch) -> None:
