@@ -15,8 +15,10 @@ from a2a_serverless.tasks.fold import Cursor, Event, Fold, Log, events_of, incar
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.values import dataclass
 
+_FIRST_POLL_S = 0.015
+"""Seconds from an event, or from the start, to the next poll: a quick agent's turn is over."""
 _FASTEST_POLL_S = 0.025
-"""Seconds between polls while events come: a busy writer collects chunks for four times as long."""
+"""Seconds between later polls: a busy writer collects chunks for four times as long."""
 SLOWEST_POLL_S = 1.0
 _POLL_SHARE_OF_SILENCE = 0.1
 """A poll waits a tenth of the silence so far: quick while events come, once a second after 10 s.
@@ -173,9 +175,9 @@ def _poll_interval(silence_s: float, quiet_s: float = 0) -> float:
 
     `quiet_s`: the seconds after the last event in which only the turn's end is expected.
     """
-    wait_s = max(_FASTEST_POLL_S, silence_s * _POLL_SHARE_OF_SILENCE)
-    if silence_s >= _FASTEST_POLL_S:  # the poll for the turn's end has been made
-        wait_s = max(wait_s, quiet_s - silence_s)
+    if silence_s < _FIRST_POLL_S:
+        return _FIRST_POLL_S
+    wait_s = max(_FASTEST_POLL_S, silence_s * _POLL_SHARE_OF_SILENCE, quiet_s - silence_s)
     return min(SLOWEST_POLL_S, wait_s)
 
 
