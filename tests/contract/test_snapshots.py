@@ -30,8 +30,8 @@ from a2a_serverless.tasks.entries import (
     TurnOpened,
     Unknown,
 )
-from a2a_serverless.tasks.fold import Cursor, Log, Snapshot, incarnation_tag
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.fold import Cursor, Log, Record, Snapshot, incarnation_tag
+from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.identity import new_token
 from a2a_serverless.tasks.rules import SNAPSHOT_BYTES, Commit, wants_snapshot
 from a2a_serverless.worker import TaskContext, Worker
@@ -548,3 +548,12 @@ async def test_what_a_restart_takes_back_is_not_in_it(storage: DurableStorage) -
         assert near.of(log.head) is None
     near.keep(log)
     assert near.of(log.head) is not None
+
+
+def test_the_commits_behind_it_are_read_as_they_were() -> None:
+    """Also what they say of an attempt that has ended."""
+    ended = AttemptEnd(token="1", reason="lost", at=7)
+    first = Record(version=3, entries=(), token="2", at=8, ended=ended)
+    kept = first, Record(version=4, entries=(), worker="w")
+    snapshot = Snapshot(version=2, turn=1, shown=0, kept=kept)
+    assert snapshots._read(snapshots._written(snapshot)) == snapshot

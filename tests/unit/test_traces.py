@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from a2a_serverless.errors import TaskNotFoundError, UnavailableError
 from a2a_serverless.http.app import create_app
 from a2a_serverless.observability import spans
-from a2a_serverless.observability.otel import _Pausing
+from a2a_serverless.observability.otel import _Pausing, set_up
 from a2a_serverless.observability.spans import incoming, loaded, span, stored, trace_context
 from a2a_serverless.push.deliverer import Budget, Deliverer
 from a2a_serverless.push.function import PushStream
@@ -698,3 +698,12 @@ async def test_headers_fail_or_force_nothing(kind: str, monkeypatch: pytest.Monk
     assert {span.name for span in own} <= {"ListTasks", "GET"}
     assert [span for span in found if ids_of(span)[0] == TRACE] == []
     assert "MY-SECRET" not in "".join(span.to_json() for span in found)
+
+
+def test_a_provider_that_is_there_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that has set one of its own gets the spans."""
+    taken = mock.Mock()
+    monkeypatch.setattr(trace, "get_tracer_provider", TracerProvider)
+    monkeypatch.setattr(trace, "set_tracer_provider", taken)
+    set_up({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:9"})
+    assert not taken.called

@@ -9,12 +9,18 @@ from a2a.helpers import new_data_part
 from a2a.types import TaskState
 
 from a2a_serverless.errors import StateTooLargeError
-from a2a_serverless.frameworks.conversation import Conversation, Messages, is_consent, refusal
+from a2a_serverless.frameworks.conversation import (
+    Answer,
+    Conversation,
+    Messages,
+    is_consent,
+    refusal,
+)
 from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless_tools.contract import Storage
 from tests.support.workers import artifact_texts, status_text
 from tests.unit.frameworks.files import LIMIT
-from tests.unit.frameworks.talks import Talk, answered, question
+from tests.unit.frameworks.talks import Talk, answered, chunks, question
 
 S = TaskState
 
@@ -172,3 +178,20 @@ async def test_what_was_said_before_a_question_is_not_said_again() -> None:
     assert "".join(said) == "Begins. Run 0. Run 1. ['c', 'd']"
     told = [part.text for message in task.history for part in message.parts]
     assert [text for text in told if text.startswith("Works")] == ["Works 0", "Works 1"]
+
+
+class Whole(Worker):
+    """Says the beginning of three messages, and then what each says in all."""
+
+    async def handle(self, ctx: TaskContext) -> None:
+        answer = Answer(ctx)
+        for number, (begin, whole) in enumerate([("Te", "Tea."), ("Cake.", "Cake."), ("x", "Ham")]):
+            await answer.add(begin, number)
+            await answer.rest(whole, number)
+        await answer.rest("End.", "another")
+        await ctx.complete()
+
+
+async def test_what_the_chunks_of_a_message_have_not_brought() -> None:
+    """It is sent behind them; nothing of a text that begins otherwise, or is there already."""
+    assert await chunks(Whole()) == ["Te", "a.", "\n\nCake.", "\n\nx", "\n\nEnd."]

@@ -23,7 +23,7 @@ from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.storage import sqlite
 from a2a_serverless.storage.layout import BY_ID, INDEXES
 from a2a_serverless.storage.sqlite import FORMAT, SqliteTable
-from a2a_serverless.storage.table import Delete, Key, Put, Range, beginning
+from a2a_serverless.storage.table import Delete, Key, Put, Range, are, beginning
 
 NOW_S = 1_700_000_000
 PLACE = Key("P", "A")
@@ -39,6 +39,14 @@ def path(tmp_path: Path) -> Path:
 def table(path: Path) -> Iterator[SqliteTable]:
     with closing(SqliteTable(path, INDEXES)) as table:
         yield table
+
+
+async def test_a_column_is_compared_with_what_is_no_number(table: SqliteTable) -> None:
+    """As with any other attribute: such a filter is none of SQL."""
+    await table.write(Put(item=ITEM | {"expires_at": "soon"}))
+    for value, found in (("soon", 1), ("' OR 1", 0)):
+        wanted = Range(partition="P", when=are(expires_at=value), only=("PK", "expires_at"))
+        assert (await table.counted(wanted, looks=None, shows=1)).number == found
 
 
 async def test_a_file_keeps_its_items(path: Path) -> None:
