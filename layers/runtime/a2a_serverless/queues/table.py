@@ -209,19 +209,16 @@ class _Group:
     def delete(self, receipt: str, now: int) -> bool:
         """Remove a delivered message; return False if the delivery has expired."""
         is_held = receipt == self.receipt and self.due_at > now
-        return is_held and self.remove(self.messages[0].number, now)
+        if is_held:
+            self.remove_first(now)
+        return is_held
 
-    def remove(self, number: int, now: int) -> bool:
-        """Remove a message; return False if it is not there."""
-        left = [message for message in self.messages if message.number != number]
-        if len(left) == len(self.messages):
-            return False
-        if left[:1] != self.messages[:1]:
-            self.receives, self.due_at = 0, now
-        self.messages, self.is_news = left, bool(left)
-        if not left:
+    def remove_first(self, now: int) -> None:
+        """Remove the first message; the next one is visible at once."""
+        self.messages = self.messages[1:]
+        self.receives, self.due_at, self.is_news = 0, now, bool(self.messages)
+        if not self.messages:
             self.expires_at = now // 1000 + _DEDUPLICATION_S
-        return True
 
     def deliver(self, body: str, deduplication_id: str, now: int, visibility_s: float) -> bool:
         """Add a message and deliver it; return False if others wait, or it was sent before."""
@@ -521,7 +518,7 @@ class TableQueue(FifoQueue[M]):
         """Move the first message of a group to the dead letters, in one step."""
         first = group.messages[0]
         dead = await self._read(Key(queue_partition(self._dead_letters), group.key.SK))
-        group.remove(first.number, now)
+        group.remove_first(now)
         writes = [group.put()]
         if dead.add(first.body, first.deduplication_id, now):
             writes.append(dead.put())
