@@ -150,6 +150,20 @@ async def test_a_queue_that_closes_at_once_waits_for_no_commit() -> None:
     assert await stand.artifacts() == {"a": ["in"]}
 
 
+async def test_a_pause_without_a_message_is_none_in_the_history() -> None:
+    """The next turn hears what was said."""
+    heard: list[list[str]] = []
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        heard.append([each.text for each in TaskContext(context, queue).history])
+        await queue.enqueue_event(status(context, S.TASK_STATE_INPUT_REQUIRED))
+
+    stand, _ = await run(Agent(execute))
+    await stand.follow_up("more")
+    await stand.work()
+    assert heard == [[], ["hello"]]
+
+
 async def test_an_event_may_be_changed_after_it_was_enqueued() -> None:
     """An event that the agent changes after enqueueing it is stored as it was enqueued."""
 
