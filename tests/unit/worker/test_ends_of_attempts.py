@@ -283,11 +283,12 @@ async def test_background_tasks_end_with_the_turn(depth: int, caplog: Log) -> No
 async def test_the_next_turn_begins_behind_the_end_of_what_was_started() -> None:
     """No code of a turn runs beside that of the task's next turn, which a quick client opens."""
     is_ending, may_end = asyncio.Event(), asyncio.Event()
+    never = asyncio.Event()  # here: a task for which nobody waits is collected with its event
     tidied = list[bool]()
 
     async def tidy() -> None:
         try:
-            await asyncio.Event().wait()
+            await never.wait()
         finally:
             is_ending.set()
             await may_end.wait()
