@@ -33,7 +33,7 @@ from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Value
 from starlette.routing import BaseRoute, Mount, Route
 
-from a2a_serverless.http import context
+from a2a_serverless.http import context, operations
 from a2a_serverless.http.operations import (
     _LONG,
     _SHORT_BYTES,
@@ -210,6 +210,26 @@ def test_what_was_shown_before_is_shown_as_it_was(messages: int, extra: int) -> 
                 assert SHOW["GetTask"](task) == json_of(task)
                 page = SHOW["ListTasks"](ListTasksResponse(tasks=[task]))
                 assert (page or {})["tasks"] == [json_of(task)]
+
+
+EMPTY = Part(text="", metadata={})
+HOSTILE = {
+    "parts": Message(message_id="1", parts=[Part(text="")] * 160),
+    "metadata of a part": Message(message_id="1", parts=[EMPTY]),
+    "metadata": Message(message_id="1", metadata={}),
+    "data": Message(message_id="1", parts=[Part(data=json_format.ParseDict({"a": []}, Value()))]),
+    "messages": Task(id="t", history=[Message()] * 160),
+    "artifacts": Task(id="t", artifacts=[Artifact()] * 160),
+}
+
+
+@pytest.mark.parametrize("shown", HOSTILE.values(), ids=HOSTILE)
+def test_what_takes_many_times_its_bytes_is_not_kept(shown: Message | Task) -> None:
+    """A caller fills no memory with JSON: only a few texts without metadata are kept."""
+    kind, content = cast("Any", type(shown)), shown.SerializeToString()
+    assert len(content) <= _SHORT_BYTES
+    assert operations._kept_json(kind, content) is None
+    assert operations._shown_again(shown) == json_of(shown)
 
 
 def test_required_fields_are_looked_for_outside_of_data(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cached_property, lru_cache
 from inspect import isasyncgenfunction
 from operator import attrgetter
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar, cast
 
 from a2a.types import (
     AgentCard,
@@ -58,7 +58,7 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.blobs import FOREIGN, SCHEME
-from a2a_serverless.tasks.entries import is_plain, json_of
+from a2a_serverless.tasks.entries import contents_of, is_plain, json_of, parts_of
 from a2a_serverless.tasks.fold import bound
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import check_context_id
@@ -524,7 +524,9 @@ def shown_event(item: StreamEvent) -> _Json:
 _LONG: Final = 8
 """Messages of a history from which on it is worth while to look for their JSON."""
 _SHORT_BYTES: Final = 1000
-"""The longest message or task whose JSON is kept, as protobuf: 4,096 of them take some 6 MB."""
+_FEW: Final = 8
+"""The most bytes of a message or task whose JSON is kept, and the most messages, artifacts and
+parts that it has: 4,096 of them take less than 20 MB."""
 
 
 def _shown_task(task: Task) -> _Json:
@@ -539,16 +541,22 @@ def _shown_task(task: Task) -> _Json:
 
 def _shown_again(message: Message | Task) -> Any:
     """Return the JSON of what was perhaps shown before, which nobody changes."""
-    content = message.SerializeToString()
-    if len(content) <= _SHORT_BYTES:
-        kind: Any = type(message)
-        return _json_in(kind, content)
+    content, kind = message.SerializeToString(), cast("Any", type(message))
+    kept = _kept_json(kind, content) if len(content) <= _SHORT_BYTES else None
+    if kept is not None:
+        return kept
     return _shown_task(message) if isinstance(message, Task) else json_of(message)
 
 
 @lru_cache(4096)
-def _json_in(kind: type[Any], content: bytes) -> Any:
-    return json_of(kind.FromString(content))
+def _kept_json(kind: type[Any], content: bytes) -> _Json | None:
+    """Return the JSON of a message or task of these bytes; None: it may be many times as long."""
+    message = kind.FromString(content)
+    contents, parts = [*contents_of(message)], [*parts_of(message)]
+    if len(contents) + len(parts) > _FEW or any(part.HasField("data") for part in parts):
+        return None
+    has_metadata = any(each.HasField("metadata") for each in (message, *contents, *parts))
+    return None if has_metadata else json_of(message)
 
 
 def _shown_page(found: ListTasksResponse) -> _Json:
