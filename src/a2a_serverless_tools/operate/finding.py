@@ -140,7 +140,7 @@ async def _attention(
 async def named_heads(storage: DurableStorage, named: Iterable[Named]) -> dict[TaskKey, Head]:
     """Return the live HEADs of tasks that an index names, each once; one may be unreadable."""
     keys = list(dict.fromkeys(layout.head_key(one.scope, one.task_id) for one in named))
-    heads = readable_heads(await storage.table.load(keys) if keys else {}, storage.clock.now_ms())
+    heads = await readable_heads(storage, keys) if keys else []
     return {(head.scope, head.task_id): head for head in heads}
 
 

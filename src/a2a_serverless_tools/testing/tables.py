@@ -142,6 +142,8 @@ class _Comparison:
         for only in ((), ("v", "token")):
             loaded = await self._table.load(set(keys), only=only)
             _same(loaded, await self.model.load(set(keys), only=only), keys)
+        made = await self._table.made(_values_of, set(keys))
+        _same(sorted(made), sorted(await self.model.made(_values_of, set(keys))), keys)
 
     def _ranges(self) -> Sequence[Range]:
         first, second = self._partition(0), self._partition(1)
@@ -158,14 +160,17 @@ class _Comparison:
             Range(partition=f"{self._mark}d1", index=BY_DUE, first=0, last=3, newest_first=newest),
         ]
 
-    def _live(self) -> Range:
-        return Range(
-            partition=f"{self._mark}s1",
-            index=BY_SCOPE,
-            when=[Check("expires_at", ">", 1)],
-            only=("expires_at", "status_key"),
-            newest_first=True,
-        )
+    def _live(self) -> list[Range]:
+        return [
+            Range(
+                partition=f"{self._mark}{scope}",
+                index=BY_SCOPE,
+                when=[Check("expires_at", ">", 1)],
+                only=("expires_at", "status_key"),
+                newest_first=True,
+            )
+            for scope in ("s1", "s2")
+        ]
 
     def _partition(self, number: int) -> str:
         return f"P{self._mark}#{number}"
@@ -249,12 +254,17 @@ async def _found(table: Table, wanted: Range) -> list[Item]:
     return sorted(found, key=lambda item: (item[sort], *key_of(item)), reverse=wanted.newest_first)
 
 
-async def _counted(table: Table, wanted: Range, looks: int | None) -> Any:
-    """Return what a table counts in a range, without what depends on the order of equal keys."""
-    found = await table.counted(wanted, looks=looks, shows=2)
-    sort = INDEXES[wanted.index].sort
-    shown = [item[sort] for item in found.items]
-    return (found.end and found.end[sort]) if looks else (shown, found.number)
+def _values_of(item: Item) -> str:
+    return repr(sorted(item.items()))
+
+
+async def _counted(table: Table, ranges: Sequence[Range], looks: int | None) -> Any:
+    """Return what a table counts in ranges, without what depends on the order of equal keys."""
+    found = await table.counted(ranges, looks=looks, shows=2)
+    sort, is_down = INDEXES[ranges[0].index].sort, ranges[0].newest_first
+    shown = sorted((item[sort] for item in found.items), reverse=is_down)
+    ends = sorted(item[sort] for item in found.ends)
+    return ends if looks else (shown[:2], found.number)
 
 
 _LARGE: Final = 400 * 1024

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -46,7 +47,22 @@ async def test_a_column_is_compared_with_what_is_no_number(table: SqliteTable) -
     await table.write(Put(item=ITEM | {"expires_at": "soon"}))
     for value, found in (("soon", 1), ("' OR 1", 0)):
         wanted = Range(partition="P", when=are(expires_at=value), only=("PK", "expires_at"))
-        assert (await table.counted(wanted, looks=None, shows=1)).number == found
+        assert (await table.counted([wanted], looks=None, shows=1)).number == found
+
+
+async def test_what_was_made_of_an_item_is_used_for_its_bytes_alone(path: Path) -> None:
+    """Another process replaces it, or makes it anew; of a long one nothing is kept."""
+    long = "x" * (sqlite._SHORT + 1)
+    made = Mock(side_effect=lambda item: [item["v"]])
+    with closing(SqliteTable(path, INDEXES)) as table, closing(SqliteTable(path, INDEXES)) as other:
+        for number, (value, calls) in enumerate([(1, 1), (2, 1), (1, 0), (long, 2)]):
+            if number == 2:
+                await other.delete([PLACE])
+                assert await table.made(made, [PLACE]) == []
+            await other.write(Put(item=ITEM | {"v": value}))
+            made.reset_mock()
+            assert [await table.made(made, [PLACE]) for _ in range(2)] == [[[value]]] * 2
+            assert made.call_count == calls
 
 
 async def test_a_file_keeps_its_items(path: Path) -> None:

@@ -541,19 +541,29 @@ def _shown_task(task: Task) -> _Json:
 
 def _shown_again(message: Message | Task) -> Any:
     """Return the JSON of what was perhaps shown before, which nobody changes."""
-    content, kind = message.SerializeToString(), cast("Any", type(message))
-    kept = _kept_json(kind, content) if len(content) <= _SHORT_BYTES else None
+    kept = _kept(message)
     if kept is not None:
         return kept
     return _shown_task(message) if isinstance(message, Task) else json_of(message)
 
 
+def _kept(message: Message | Task) -> _Json | None:
+    """Return the JSON of what is plain, and was perhaps shown before; None: it is not kept."""
+    content, kind = message.SerializeToString(), cast("Any", type(message))
+    return _kept_json(kind, content) if len(content) <= _SHORT_BYTES else None
+
+
 @lru_cache(4096)
 def _kept_json(kind: type[Any], content: bytes) -> _Json | None:
-    """Return the JSON of a message or task of these bytes; None: it may be many times as long."""
+    """Return the JSON of a message or task of these bytes; None: it may be many times as long.
+
+    None also if it is not plain.
+    """
     message = kind.FromString(content)
     contents, parts = [*contents_of(message)], [*parts_of(message)]
     if len(contents) + len(parts) > _FEW or any(part.HasField("data") for part in parts):
+        return None
+    if not is_plain(message):
         return None
     has_metadata = any(each.HasField("metadata") for each in (message, *contents, *parts))
     return None if has_metadata else json_of(message)
@@ -685,7 +695,7 @@ async def _fitting(tasks: Sequence[Task], storage: DurableStorage, inline: Inlin
     """Return how many of the first tasks fit into one answer, and make them what is sent."""
     size = counted = stored = reads = 0
     for number, task in enumerate(tasks):
-        if not is_plain(task):
+        if _kept(task) is None and not is_plain(task):
             blobs = inlined(task, inline)
             reads += len({blob.key for blob in blobs})
             adds = sum(blob.size for blob in blobs)  # before JSON makes them more

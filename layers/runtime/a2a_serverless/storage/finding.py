@@ -10,8 +10,9 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
+from a2a_serverless.errors import UnreadableTaskError
 from a2a_serverless.storage import layout
-from a2a_serverless.storage.codec import lives
+from a2a_serverless.storage.codec import head_of, lives
 from a2a_serverless.storage.durable import DurableStorage, readable_head
 from a2a_serverless.storage.table import Item, Key, Range
 from a2a_serverless.tasks.head import Head
@@ -102,13 +103,17 @@ def stored(loaded: Mapping[Key, Item | None]) -> list[Item]:
     return [item for item in loaded.values() if item is not None]
 
 
-def readable_heads(loaded: Mapping[Key, Item | None], now_ms: int) -> list[Head]:
-    """Return the live HEADs that were loaded; a line in the log names a damaged one."""
-    heads = [readable_head(item, now_ms) for item in stored(loaded)]
-    return [head for head in heads if head is not None]
+async def readable_heads(storage: DurableStorage, keys: Iterable[Key]) -> list[Head]:
+    """Return the live HEADs with these keys; a line in the log names a damaged one."""
+    found = await storage.table.made(_head_or_item, keys)
+    now_ms = storage.clock.now_ms()
+    heads = [one if isinstance(one, Head) else readable_head(one, now_ms) for one in found]
+    return [head for head in heads if head is not None and not head.has_expired(now_ms)]
 
 
-async def load_heads(storage: DurableStorage, entries: Iterable[Item]) -> list[Head]:
-    """Return the live HEADs that entries of an index name, each once."""
-    loaded = await storage.table.load(head_keys(entries))
-    return readable_heads(loaded, storage.clock.now_ms())
+def _head_or_item(item: Item) -> Head | Item:
+    """Return the HEAD that an item holds, or the item if it is damaged, or expired without one."""
+    try:
+        return head_of(item)
+    except UnreadableTaskError:
+        return item

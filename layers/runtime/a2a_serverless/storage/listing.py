@@ -15,7 +15,6 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any, Final
 
 from a2a.types import ListTasksResponse, Task, TaskState
@@ -197,35 +196,30 @@ async def _newest(
     """
     scope, now_ms = storage.scope, storage.clock.now_ms()
     ranges = _ranges(scope, listing, now_ms)
-    limit = None if most is None else size + 1
+    # A range includes its end: on a later page that is the task at which the last one ended.
+    more = 1 if listing.before is None else 2
+    limit = None if most is None else size + more
     if most is not None and (listing.total_size is None or listing.state is not None):
-        limit = max(size, most // max(1, len(ranges) - 1)) + 1
+        limit = max(size, most // max(1, len(ranges) - 1)) + more
 
-    def is_behind(entry: Item) -> bool:
-        return listing.before is None or layout.place_in(entry) < listing.before
-
-    look = partial(storage.table.counted, looks=limit, shows=size + 1)
-    if listing.before is not None:
-        look = partial(look, is_wanted=is_behind)
-    parts = await asyncio.gather(*map(look, ranges))
+    seen = await storage.table.counted(ranges, looks=limit, shows=size + more)
     # A partition that has not been looked at to its end may have more from there on.
-    unended = [layout.place_in(part.end) for part in parts if part.end is not None]
+    unended = [layout.place_in(entry) for entry in seen.ends]
     floor = max(unended, default="")
-    named = [layout.place_in(entry) for part in parts for entry in part.items]
-    places = sorted((place for place in named if place >= floor), reverse=True)
+    named = [layout.place_in(entry) for entry in seen.items]
+    places = sorted((p for p in named if floor <= p and p != listing.before), reverse=True)
     if len(places) > size:
         floor = places[size - 1]
     ids = [layout.task_in(place) for place in places[:size]]
     if listing.context_id is not None:
         ids.append(first_task_id(scope, listing.context_id))
     keys = [layout.head_key(scope.digest, task_id) for task_id in dict.fromkeys(ids)]
-    loaded = readable_heads(await storage.table.load(keys), now_ms)
+    loaded = await readable_heads(storage, keys)
     heads = [head for head in listing.page(loaded) if _place_of(head) >= floor]
     total = listing.total_size
     if total is None:
         in_context = [head for head in loaded if listing.context_id and head.begins_context]
-        passing = sum(part.number for part in parts)
-        counted = passing + sum(map(listing.matches, in_context)) if floor else len(heads)
+        counted = seen.number + sum(map(listing.matches, in_context)) if floor else len(heads)
         total = counted if most is None else most if unended else min(counted, most)
     return _Found(heads=heads, floor=floor, total=total)
 

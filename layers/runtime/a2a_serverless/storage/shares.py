@@ -10,7 +10,7 @@ import asyncio
 from a2a_serverless.storage import layout
 from a2a_serverless.storage.codec import lives
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.finding import load_heads
+from a2a_serverless.storage.finding import head_keys, readable_heads
 from a2a_serverless.storage.table import Check, Item, Range
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
@@ -55,7 +55,8 @@ async def requeued(storage: DurableStorage, *, but: str = "") -> list[Head]:
     `but` is the partition of a task that is left out.
     """
     entries = await storage.table.all(_live(storage, layout.WOKEN))
-    heads = await load_heads(storage, [entry for entry in entries if entry["PK"] != but])
+    keys = head_keys(entry for entry in entries if entry["PK"] != but)
+    heads = await readable_heads(storage, keys)
     return [head for head in heads if head.turn.has_share and not head.turn.is_claimed]
 
 

@@ -30,6 +30,8 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 from urllib.parse import quote
@@ -74,6 +76,10 @@ _LINGERS_S: Final = 1.0
 """Seconds without a wait after which the thread ends that looks for commits."""
 
 _ROWS_A_PAGE: Final = 500
+
+_SHORT: Final = 2_000
+"""The most characters and bytes of an item of which is kept what was made of it: of 2,048 such
+items, it takes less than 20 MB."""
 
 _EXPIRY: Final = "expires_at"
 """The attribute that says when an item has expired, in seconds since the epoch."""
@@ -203,41 +209,48 @@ class SqliteTable(Streamed):
             else:
                 yield [some(item, only) for item in page if holds(item, wanted.when)]
 
-    async def counted(
-        self,
-        wanted: Range,
-        *,
-        looks: int | None,
-        shows: int,
-        is_wanted: Callable[[Item], bool] | None = None,
-    ) -> Counted:
+    async def counted(self, ranges: Sequence[Range], *, looks: int | None, shows: int) -> Counted:
+        wanted = ranges[0] if ranges else Range(partition="")
         index, passes = check_range(wanted, self._indexes), self._filter(wanted.when)
-        if is_wanted or passes is None or not self._have_columns(wanted.only):
-            more: Any = {"looks": looks, "shows": shows, "is_wanted": is_wanted}
-            return await super().counted(wanted, **more)
-        where, order, values = _within(wanted, index)
-        shown = ", ".join(f'"{name}"' for name in wanted.only)
-        seen = (
-            f'(SELECT "{index.sort}" AS place, {shown}, {passes} AS passes FROM items'  # noqa: S608 - names of the layout
-            f" WHERE {where} ORDER BY {order} LIMIT {-1 if looks is None else looks})"
+        if passes is None or not (wanted.newest_first and self._have_columns(wanted.only)):
+            return await super().counted(ranges, looks=looks, shows=shows)
+        sort, shown = f'"{index.sort}"', ", ".join(f'"{name}"' for name in wanted.only)
+        look = (
+            f"SELECT count(*), total(passes), min({sort}) FROM (SELECT {sort}, {passes} AS passes"  # noqa: S608 - names of the layout
+            f" FROM items WHERE {{}} ORDER BY {{}} LIMIT {-1 if looks is None else looks})"
         )
-        furthest = "min" if wanted.newest_first else "max"
+        # In no order of their own: SQLite reads only as much of each as the order of all needs.
+        show = f"SELECT {shown} FROM items WHERE {{}} AND {passes}"  # noqa: S608
 
-        def read() -> Counted:
+        def read(select: str, among: Sequence[Range], end: str = "") -> list[Any]:
+            within = [_within(one, index) for one in among]
+            parts = " UNION ALL ".join(select.format(where, order) for where, order, _ in within)
+            values = [value for *_, own in within for value in own]
+            return self._connection.execute(f"{parts}{end}", values).fetchall()
+
+        def count() -> Counted:
             with self._connection as connection:
                 connection.execute("BEGIN")  # both of one moment
-                rows = connection.execute(
-                    f"SELECT {shown} FROM {seen} WHERE passes LIMIT {shows}",  # noqa: S608
-                    values,
-                ).fetchall()
-                (looked, number, last) = connection.execute(
-                    f"SELECT count(*), total(passes), {furthest}(place) FROM {seen}",  # noqa: S608
-                    values,
-                ).fetchone()
+                looked = read(look, ranges)
+                ends = [last for number, _, last in looked if number == looks]
+                near = [replace(one, first=max(ends)) for one in ranges] if ends else ranges
+                rows = read(show, near, f" ORDER BY {sort} DESC LIMIT {shows}")
             items = [_named(wanted.only, row) for row in rows]
-            return Counted(items, int(number), {index.sort: last} if looked == looks else None)
+            number = int(sum([passing for _, passing, _ in looked]))
+            return Counted(items, number, [{index.sort: last} for last in ends])
 
-        return await self.patiently(read)
+        return await self.patiently(count)
+
+    async def made(self, make: Callable[[Item], T], keys: Iterable[Key]) -> list[T]:
+        asked = list(keys)
+        check_keys(asked)
+        rows = await self.patiently(lambda: self._rows_of(asked))
+        return [
+            _made(make, *row)
+            if len(row[2]) + len(row[3] or b"") <= _SHORT
+            else make(_decoded(*row))
+            for row in rows
+        ]
 
     async def write(self, *writes: Write, exactly: bool = False) -> None:  # noqa: ARG002 - no answer is lost
         check_writes(writes)
@@ -428,17 +441,21 @@ class SqliteTable(Streamed):
 
     def _load(self, keys: Sequence[Key]) -> dict[Key, Item | None]:
         found: dict[Key, Item | None] = dict.fromkeys(keys)
+        found.update((Key(row[0], row[1]), _decoded(*row)) for row in self._rows_of(keys))
+        return found
+
+    def _rows_of(self, keys: Sequence[Key]) -> list[Any]:
+        rows: list[Any] = []
         for start in range(0, len(keys), _ROWS_A_PAGE):
             asked = keys[start : start + _ROWS_A_PAGE]
             # A join: for `(PK, SK) IN (VALUES …)` SQLite reads the whole table.
-            rows = self._connection.execute(
+            rows += self._connection.execute(
                 f"WITH asked AS (VALUES {', '.join(['(?, ?)'] * len(asked))})"  # noqa: S608 - marks alone
                 " SELECT PK, SK, item, bytes FROM asked CROSS JOIN items"
                 " ON PK = asked.column1 AND SK = asked.column2",
                 [part for key in asked for part in key],
             )
-            found.update((Key(row[0], row[1]), _decoded(*row)) for row in rows)
-        return found
+        return rows
 
     async def _pages(
         self, wanted: Range, index: Index, seen: Collection[str]
@@ -733,6 +750,12 @@ def _decoded(
     except (AttributeError, TypeError, ValueError):
         item = {"PK": partition, "SK": sort}
     return some(item, only) if only else item
+
+
+@lru_cache(2048)
+def _made(make: Callable[[Item], T], *row: Any) -> T:
+    """Return what a pure function makes of a row's item."""
+    return make(_decoded(*row))
 
 
 _CAUSES: Final[Mapping[int, str]] = {

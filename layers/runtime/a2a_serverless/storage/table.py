@@ -7,12 +7,23 @@ of a transaction, or says the same in its own language.
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing
 from dataclasses import replace
 from operator import eq, ge, gt, le, lt, ne
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Final,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+)
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConditionFailedError, ConfigurationError
@@ -53,6 +64,8 @@ __all__ = [
     "outcome",
 ]
 """What authors of tables import; the rest of this module is the storage's own."""
+
+T = TypeVar("T")
 
 Item: TypeAlias = dict[str, Any]
 """Values are str, int (whole numbers), bytes or None; a reader takes all else for damage."""
@@ -253,13 +266,15 @@ def beginning(partition: str, start: str, **options: Any) -> Range:
 
 
 class Counted(NamedTuple):
-    """The first items of a range that pass its filter, and how many pass."""
+    """The first items of several ranges that pass their filters, and how many pass."""
 
     items: list[Item]
+    """In no order, and perhaps more than were asked for; perhaps without those before any end."""
     number: int
     """How many of those that were looked at pass, `items` among them."""
-    end: Item | None
-    """The last one that was looked at, perhaps its sort key alone; None: there are no more."""
+    ends: list[Item]
+    """Of each range that may have more: the last one that was looked at, perhaps its sort key
+    alone."""
 
 
 # -- what every table refuses, because DynamoDB does -----------------------------------------
@@ -527,23 +542,27 @@ class Table(ABC):
                     break
         return found[:limit]
 
-    async def counted(
-        self,
-        wanted: Range,
-        *,
-        looks: int | None,
-        shows: int,
-        is_wanted: Callable[[Item], bool] | None = None,
-    ) -> Counted:
-        """Look at the first `looks` wanted items of a range; None: at all of them.
+    async def counted(self, ranges: Sequence[Range], *, looks: int | None, shows: int) -> Counted:
+        """Look at the first `looks` items of each range; None: at all of them.
 
-        Return the first `shows` of those that pass its filter, and the number of all that do. The
-        range asks for the sort key, and for what it filters by.
+        Return the first `shows` of all those that pass their filters, and the number of all that
+        do. The ranges, which differ in their partitions, ask for the sort key, and for what they
+        filter by.
         """
         # Not filtered by the table, so that the last one tells how far it has looked.
-        seen = await self.first(looks, replace(wanted, when=()), is_wanted or (lambda _: True))
-        passing = [item for item in seen if holds(item, wanted.when)]
-        return Counted(passing[:shows], len(passing), seen[-1] if len(seen) == looks else None)
+        looking = [self.first(looks, replace(one, when=())) for one in ranges]
+        seen = list(zip(ranges, await asyncio.gather(*looking), strict=True))
+        passing = [[i for i in items if holds(i, one.when)] for one, items in seen]
+        ends = [items[-1] for _, items in seen if len(items) == looks]
+        shown = [item for items in passing for item in items[:shows]]
+        return Counted(shown, sum(map(len, passing)), ends)
+
+    async def made(self, make: Callable[[Item], T], keys: Iterable[Key]) -> list[T]:
+        """Return what a pure function makes of the items that exist, of those with these keys.
+
+        What it has made of the same bytes before may be returned again: so nobody changes it.
+        """
+        return [make(item) for item in (await self.load(keys)).values() if item is not None]
 
     async def all(self, wanted: Range) -> list[Item]:
         """Return the items of a range."""
