@@ -215,7 +215,7 @@ async def _newest(
         ids.append(first_task_id(scope, listing.context_id))
     keys = [layout.head_key(scope.digest, task_id) for task_id in dict.fromkeys(ids)]
     loaded = await readable_heads(storage, keys)
-    heads = [head for head in listing.page(loaded) if _place_of(head) >= floor]
+    heads = listing.page(loaded, floor)
     total = listing.total_size
     if total is None:
         in_context = [head for head in loaded if listing.context_id and head.begins_context]
@@ -226,7 +226,8 @@ async def _newest(
 
 def _ranges(scope: Scope, listing: _Listing, now_ms: int) -> list[Range]:
     """Return the partitions of the index that names a listing's tasks, newest first."""
-    if listing.before is not None and listing.before <= listing.since:
+    since = status_key(listing.since_ms, "")
+    if listing.before is not None and listing.before <= since:
         return []
     index, keys = layout.BY_SCOPE, layout.scope_keys(scope.digest)
     if listing.context_id is not None:
@@ -242,7 +243,7 @@ def _ranges(scope: Scope, listing: _Listing, now_ms: int) -> list[Range]:
         Range(
             partition=key,
             index=index,
-            first=layout.in_scope(scope.digest, listing.since),
+            first=layout.in_scope(scope.digest, since),
             last=end,
             only=("status_key", "expires_at", *(("state",) if listing.state is not None else ())),
             when=when,
@@ -303,13 +304,13 @@ class _Found:
 class _Listing:
     """What one page asks for.
 
-    `since` is the lowest status key, `before` an exclusive upper one (the place where the last
-    page ended). `total_size` is known from the second page on.
+    `since_ms` is the lowest status time, `before` the place where the last page ended, which is
+    excluded. `total_size` is known from the second page on.
     """
 
     context_id: str | None
     state: TaskState | None
-    since: str
+    since_ms: int
     before: str | None
     total_size: int | None
     fingerprint: str
@@ -334,7 +335,7 @@ class _Listing:
         return cls(
             context_id=query.context_id,
             state=query.status,
-            since=status_key(since_ms, ""),
+            since_ms=since_ms,
             before=before,
             total_size=total,
             fingerprint=fingerprint,
@@ -351,15 +352,15 @@ class _Listing:
         """Return True if a HEAD of this scope passes the filters; the cursor is not looked at."""
         in_context = self.context_id is None or head.context_id == self.context_id
         in_state = self.state is None or head.state == self.state
-        return in_context and in_state and _place_of(head) >= self.since
+        return in_context and in_state and head.status_at >= self.since_ms
 
-    def page(self, heads: Iterable[Head]) -> list[Head]:
-        """Return those of `heads` that belong behind the cursor, newest status first."""
-        keyed = {_place_of(head): head for head in heads}
+    def page(self, heads: Iterable[Head], floor: str) -> list[Head]:
+        """Return those of `heads` from a place on to the cursor, newest status first."""
+        keyed = {_place_of(head): head for head in heads if self.matches(head)}
         return [
             keyed[place]
             for place in sorted(keyed, reverse=True)
-            if (self.before is None or place < self.before) and self.matches(keyed[place])
+            if place >= floor and (self.before is None or place < self.before)
         ]
 
 

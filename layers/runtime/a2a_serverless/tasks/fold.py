@@ -623,7 +623,7 @@ def task_of_head(head: Head) -> Task | None:
         return None
     task = Task(id=head.task_id, context_id=head.context_id)
     try:
-        task.status.CopyFrom(TaskStatus.FromString(head.status))
+        task.status.ParseFromString(head.status)
         if head.metadata:
             task.metadata.ParseFromString(head.metadata)
     except DecodeError:
