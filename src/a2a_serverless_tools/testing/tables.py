@@ -264,7 +264,9 @@ async def _counted(table: Table, ranges: Sequence[Range], looks: int | None) -> 
     sort, is_down = INDEXES[ranges[0].index].sort, ranges[0].newest_first
     shown = sorted((item[sort] for item in found.items), reverse=is_down)
     ends = sorted(item[sort] for item in found.ends)
-    return ends if looks else (shown[:2], found.number)
+    if looks is None:
+        return shown[:2], found.number
+    return ends, [place for place in shown if not ends or place > ends[-1]][:2]
 
 
 _LARGE: Final = 400 * 1024

@@ -79,7 +79,7 @@ _ROWS_A_PAGE: Final = 500
 
 _SHORT: Final = 2_000
 """The most characters and bytes of an item of which is kept what was made of it: of 2,048 such
-items, it takes less than 20 MB."""
+items, it takes less than 10 MB."""
 
 _EXPIRY: Final = "expires_at"
 """The attribute that says when an item has expired, in seconds since the epoch."""
