@@ -16,6 +16,7 @@ import random
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Final
 
 from a2a_serverless.errors import ConditionFailedError, ConfigurationError
@@ -35,6 +36,7 @@ from a2a_serverless.storage.table import (
     Update,
     When,
     Write,
+    are,
     beginning,
     key_of,
 )
@@ -133,9 +135,10 @@ class _Comparison:
             _same(told, expected, wanted)
             _same(await self._table.count(wanted), await self.model.count(wanted), wanted)
             self.compared.queries += 1
-        for looks in (None, 2):
+        for looks, state in product((None, 2), ("", "a")):
             told, expected = [
-                await _counted(table, self._live(), looks) for table in (self._table, self.model)
+                await _counted(table, self._live(state), looks)
+                for table in (self._table, self.model)
             ]
             _same(told, expected, "counted")
         keys = [self._key() for _ in range(4)]
@@ -160,13 +163,13 @@ class _Comparison:
             Range(partition=f"{self._mark}d1", index=BY_DUE, first=0, last=3, newest_first=newest),
         ]
 
-    def _live(self) -> list[Range]:
+    def _live(self, state: str) -> list[Range]:
         return [
             Range(
                 partition=f"{self._mark}{scope}",
                 index=BY_SCOPE,
-                when=[Check("expires_at", ">", 1)],
-                only=("expires_at", "status_key"),
+                when=[Check("expires_at", ">", 1), *(are(state=state) if state else ())],
+                only=("expires_at", "status_key", "state"),
                 newest_first=True,
             )
             for scope in ("s1", "s2")

@@ -186,7 +186,9 @@ async def test_a_batch_is_one_read_by_its_keys(table: SqliteTable) -> None:
 async def test_a_list_is_counted_without_its_items(table: SqliteTable, path: Path) -> None:
     """Attributes with columns are read alone; a damaged row is an item without attributes."""
     entry = {"id_key": "i", "created_key": "c"}
-    await table.write(Put(item=ITEM | entry | {"expires_at": NOW_S}))
+    await table.write(Put(item=ITEM | entry | {"expires_at": NOW_S, "state": "a"}))
+    in_state = Range(partition="P", when=are(state="a"), only=["SK", "state"], newest_first=True)
+    assert (await table.counted([in_state], looks=None, shows=1)).number == 1
     wanted = Range(partition="i", index=BY_ID, only=["PK", "created_key"])
     whole = Range(partition="P", only=["created_key", "v", "body", "none", "absent"])
     (stored,) = await table.all(whole)
@@ -194,6 +196,7 @@ async def test_a_list_is_counted_without_its_items(table: SqliteTable, path: Pat
     for damage in ("damaged", "{", "[]", '{"v": [1]}', '{"v": {}, "w": [1, 2, 3]}'):
         by_another(path, "UPDATE items SET item = ?", damage)
         assert await table.all(wanted) == [{"PK": "P", "created_key": "c"}]
+        assert (await table.counted([in_state], looks=None, shows=1)).number == 0
         found = await table.get(PLACE)
         assert found is not None
         assert not ITEM.keys() - {"PK", "SK"} & found.keys()

@@ -212,9 +212,10 @@ class SqliteTable(Streamed):
     async def counted(self, ranges: Sequence[Range], *, looks: int | None, shows: int) -> Counted:
         wanted = ranges[0] if ranges else Range(partition="")
         index, passes = check_range(wanted, self._indexes), self._filter(wanted.when)
-        if passes is None or not (wanted.newest_first and self._have_columns(wanted.only)):
+        own = [name for name in wanted.only if self._have_columns([name])]
+        if passes is None or index.sort not in own or not wanted.newest_first:
             return await super().counted(ranges, looks=looks, shows=shows)
-        sort, shown = f'"{index.sort}"', ", ".join(f'"{name}"' for name in wanted.only)
+        sort, shown = f'"{index.sort}"', ", ".join(f'"{name}"' for name in own)
         look = (
             f"SELECT count(*), total(passes), min({sort}) FROM (SELECT {sort}, {passes} AS passes"  # noqa: S608 - names of the layout
             f" FROM items WHERE {{}} ORDER BY {{}} LIMIT {-1 if looks is None else looks})"
@@ -225,7 +226,7 @@ class SqliteTable(Streamed):
         def read(select: str, among: Sequence[Range], end: str = "") -> list[Any]:
             within = [_within(one, index) for one in among]
             parts = " UNION ALL ".join(select.format(where, order) for where, order, _ in within)
-            values = [value for *_, own in within for value in own]
+            values = [bound for *_, bounds in within for bound in bounds]
             return self._connection.execute(f"{parts}{end}", values).fetchall()
 
         def count() -> Counted:
@@ -235,7 +236,7 @@ class SqliteTable(Streamed):
                 ends = [last for number, _, last in looked if number == looks]
                 near = [replace(one, first=max(ends)) for one in ranges] if ends else ranges
                 rows = read(show, near, f" ORDER BY {sort} DESC LIMIT {shows}")
-            items = [_named(wanted.only, row) for row in rows]
+            items = [_named(own, row) for row in rows]
             number = int(sum([passing for _, passing, _ in looked]))
             return Counted(items, number, [{index.sort: last} for last in ends])
 
@@ -489,14 +490,21 @@ class SqliteTable(Streamed):
         return bool(names) and {"PK", "SK", *self._columns}.issuperset(names)
 
     def _filter(self, when: When) -> str | None:
-        """Return a filter in SQL; None if it compares more than whole numbers in own columns."""
+        """Return a filter in SQL; None if it compares more than whole numbers in own columns.
+
+        Or the words of others, such as a state; a damaged item has none.
+        """
         tests = ["1"]
         for check in when:
-            if not isinstance(check, Check) or not self._have_columns([check.name]):
+            if not isinstance(check, Check):
                 return None
-            if check.operator not in _COMPARISONS or type(check.value) is not int:
+            name, has_column = f'"{check.name}"', self._have_columns([check.name])
+            if not has_column and check.operator == "=" and _is_word(check.name, check.value):
+                found = f"json_extract(item, '$.{check.name}') = '{check.value}'"
+                tests += [f"CASE WHEN json_valid(item) THEN {found} END"]
+                continue
+            if not has_column or check.operator not in _COMPARISONS or type(check.value) is not int:
                 return None
-            name = f'"{check.name}"'
             # SQLite sorts each text behind all numbers.
             tests += [f"typeof({name}) IN ('integer', 'real')"]
             tests += [f"{name} {check.operator} {check.value}"]
@@ -699,6 +707,11 @@ def _within(wanted: Range, index: Index) -> tuple[str, str, list[Any]]:
             where, values = f"{where} AND {sort} {operator} ?", [*values, bound]  # type: ignore[list-item]
     way = "DESC" if wanted.newest_first else "ASC"
     return where, f"{sort} {way}, PK {way}, SK {way}", values
+
+
+def _is_word(*values: Any) -> bool:
+    """Return True if values are texts that SQL and JSON write without quoting."""
+    return all(isinstance(one, str) and one.isascii() and one.isidentifier() for one in values)
 
 
 def _named(names: Iterable[str], row: Iterable[Any]) -> Item:
