@@ -13,7 +13,7 @@ import time
 from collections import UserDict
 from collections.abc import Iterator, KeysView
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, aclosing, closing
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -163,6 +163,19 @@ async def test_a_range_has_pages(table: SqliteTable, monkeypatch: pytest.MonkeyP
         assert list(map(len, pages)) == [2, 2, 1]
         found = [name for page in pages for name in page]
         assert found == sorted(found, reverse=newest_first)
+
+
+async def test_a_query_that_is_left_has_ended(table: SqliteTable) -> None:
+    """A reader of the first page leaves no generator that the loop would have to end."""
+    await table.write(Put(item=ITEM))
+    left, before = list[object](), sys.get_asyncgen_hooks()
+    sys.set_asyncgen_hooks(finalizer=left.append)
+    try:
+        async with aclosing(table.query(Range(partition="P"))) as pages:
+            assert len(await anext(pages)) == 1
+    finally:
+        sys.set_asyncgen_hooks(*before)
+    assert left == []
 
 
 async def test_a_batch_is_one_read_by_its_keys(table: SqliteTable) -> None:

@@ -29,7 +29,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import closing, contextmanager, suppress
+from contextlib import aclosing, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -203,11 +203,12 @@ class SqliteTable(Streamed):
         only = wanted.only or (index.attributes if wanted.index else ())
         # An entry of an index is small: its filter asks for nothing else.
         seen = tuple(only) if not wanted.when else tuple(index.attributes) if wanted.index else ()
-        async for page in self._pages(wanted, index, seen):
-            if not wanted.when:  # the page was read with the attributes of `only` alone
-                yield page
-            else:
-                yield [some(item, only) for item in page if holds(item, wanted.when)]
+        async with aclosing(self._pages(wanted, index, seen)) as pages:
+            async for page in pages:
+                if not wanted.when:  # the page was read with the attributes of `only` alone
+                    yield page
+                else:
+                    yield [some(item, only) for item in page if holds(item, wanted.when)]
 
     async def counted(self, ranges: Sequence[Range], *, looks: int | None, shows: int) -> Counted:
         wanted = ranges[0] if ranges else Range(partition="")
