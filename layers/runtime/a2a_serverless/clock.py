@@ -145,8 +145,10 @@ async def end_tasks(
     while running:
         for task in running:
             task.cancel()
+        await asyncio.sleep(0)  # most end in this moment, and need no timer
+        running = [task for task in running if not task.done()]
         left_s = deadline - clock.monotonic()
-        if left_s <= 0:
+        if left_s <= 0 or not running:
             break
         ended = asyncio.gather(*running, return_exceptions=True)
         await first_of(clock.sleep(min(RECANCEL_S, left_s)), tasks=[ended])

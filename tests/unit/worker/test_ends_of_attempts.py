@@ -358,6 +358,7 @@ async def test_tasks_that_start_one_another_without_end_are_left_behind(caplog: 
         finally:
             if len(started) <= ENDING_ROUNDS:
                 started.append(asyncio.create_task(again()))
+                await asyncio.sleep(0)  # it begins, so that it hears of its end
 
     async def leave() -> None:
         started.append(asyncio.create_task(again()))
