@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final, Self, TypeVar, cast
 
 from a2a_serverless.worker.loops import run_to_end
+from a2a_serverless_tools.local.loops import Loop
 
 T = TypeVar("T")
 
@@ -88,7 +89,7 @@ class Background:
         with (
             suppress(asyncio.CancelledError),  # the end of the block
             surviving(f"{self._thread.name} has ended.", action="thread_ended"),
-            asyncio.Runner() as runner,
+            asyncio.Runner(loop_factory=Loop) as runner,
         ):
             run_to_end(runner.get_loop(), self._watched())
 

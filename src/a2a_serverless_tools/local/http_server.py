@@ -22,6 +22,7 @@ from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.http.errors import RequestRefusedError, quoted, response_of
 from a2a_serverless.http.middleware import ANY_ORIGIN, origins_of
 from a2a_serverless.settings import Settings
+from a2a_serverless_tools.local.loops import Loop
 from a2a_serverless_tools.local.sockets import HOST
 
 if TYPE_CHECKING:
@@ -105,7 +106,8 @@ class HttpServer:
         return record.thread != self._thread.ident
 
     def _run(self) -> None:
-        asyncio.run(self._serve())
+        with asyncio.Runner(loop_factory=Loop) as runner:
+            runner.run(self._serve())
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -35,6 +35,7 @@ from a2a_serverless.worker.heartbeat import LOOK_S, Heartbeat
 from a2a_serverless_tools.local.background import Background
 from a2a_serverless_tools.local.cards import card_of
 from a2a_serverless_tools.local.http_server import HttpServer, guarded
+from a2a_serverless_tools.local.loops import Loop
 from a2a_serverless_tools.local.own_code import Succession
 from a2a_serverless_tools.local.own_file import NAME, settings_in
 from a2a_serverless_tools.local.pushing import pushing, stream_of
@@ -122,14 +123,27 @@ class _Places:
                 for at, worker in enumerate(self._workers)
             )
             self._running[at] += 1
-        adapter, thread = self._workers[at]
-        turn = thread.start(self._run(adapter, handle))
-        turn.add_done_callback(partial(self._ended, at, handle.message.task_id))
+        start, loop = partial(self._start, at, handle), asyncio.get_running_loop()
+        loop.call_when_idle(start) if isinstance(loop, Loop) else start()
 
-    def _ended(self, at: int, task_id: str, turn: Future[None]) -> None:
+    def _start(self, at: int, handle: Handle[Operation]) -> None:
+        adapter, thread = self._workers[at]
+        work = self._run(adapter, handle)
+        try:
+            turn = thread.start(work)
+        except RuntimeError:  # the thread has ended; the delivery comes back when it expires
+            work.close()
+            self._leave(at)
+        else:
+            turn.add_done_callback(partial(self._ended, at, handle.message.task_id))
+
+    def _leave(self, at: int) -> None:
         with self._lock:
             self._running[at] -= 1
         self.put()
+
+    def _ended(self, at: int, task_id: str, turn: Future[None]) -> None:
+        self._leave(at)
         error = None if turn.cancelled() else turn.exception()
         if error is not None:
             extra = {"action": "delivery_failed", "task_id": task_id}

@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
 
 import httpx
 import pytest
 from pydantic import SecretStr
 
 from a2a_serverless import aws
-from a2a_serverless.queues.fifo import FifoQueue
+from a2a_serverless.queues.fifo import FifoQueue, Handle
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.sqlite import SqliteTable
@@ -25,7 +26,14 @@ from a2a_serverless.wiring import aws_backends, memory_backends
 from a2a_serverless.worker import heartbeat
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.heartbeat import Heartbeat
-from a2a_serverless_tools.local.stack import GATEWAY_HEADER_BYTES, Options, Stack
+from a2a_serverless_tools.local.background import Background
+from a2a_serverless_tools.local.stack import (
+    GATEWAY_HEADER_BYTES,
+    Options,
+    Stack,
+    _Places,
+    _Worker,
+)
 from a2a_serverless_tools.local.sweeping import SqsDeadLetterSource, SweepRounds
 from tests.support.a2a_calls import Caller
 from tests.support.clocks import ManualClock
@@ -54,6 +62,23 @@ def test_pages_are_refused_where_callers_are_not_known(auth: str) -> None:
         long = {"X-Long": "x" * GATEWAY_HEADER_BYTES}
         assert http.get(f"{stack.url}/tasks", headers=headers | long).status_code == 431
     assert foreign.status_code == (403 if auth == "none" else 200)
+
+
+def test_a_turn_whose_thread_has_ended_frees_its_place() -> None:
+    """A turn that cannot begin leaves its place to the next one; its delivery comes back."""
+
+    async def no_turn(*_: object) -> None: ...
+
+    async def begun() -> None:
+        places = _Places([worker], 1, no_turn)
+        assert places.take()
+        places.begin(cast("Handle[Operation]", SimpleNamespace()))
+        assert places.take()
+
+    with Background("ended") as thread:
+        heard = SimpleNamespace(heartbeat=SimpleNamespace(is_blocked=False))
+        worker = _Worker(cast("WorkerAdapter", heard), thread)
+    asyncio.run(begun())
 
 
 AGENT_OF = """

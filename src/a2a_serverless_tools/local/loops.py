@@ -1,0 +1,120 @@
+"""Event loops of one process that take turns at the interpreter.
+
+One thread runs Python at a time, and each SQL statement and system call lets another one in. Where
+several loops have work, they would hand the interpreter to and fro at each of them, and wake a
+thread each time: a third of the processor's time of a short turn. So one loop goes on until it
+waits, or for `POLL_S`, and then the next one does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import time
+from collections import deque
+from collections.abc import Callable
+from threading import Lock
+from typing import Final
+
+POLL_S: Final = 0.003
+"""Seconds after which a loop that has work looks for input, and lets another loop go first."""
+PATIENCE_S: Final = 0.005
+"""Seconds after which a loop goes on beside one that is blocked, as a thread of CPython does."""
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """An event loop that runs by turns with the others of its process."""
+
+    def __init__(self) -> None:
+        self._input = _Selector()
+        super().__init__(self._input)
+
+    def call_when_idle(self, callback: Callable[[], object]) -> None:
+        """Call from this loop's thread, once it has nothing else to do, or after `POLL_S`.
+
+        What the call wakes then runs at once, and not beside the rest of what this loop does. It is
+        for loops that run no agent: one that blocks would hold it up.
+        """
+        self._input.postponed.append(callback)
+
+
+class _Floor:
+    """Has one owner at a time, in the order of those who ask. Safe under threads."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._owner: object = None
+        self._changes = 0
+        """How often it has had another owner."""
+        self.waiting: deque[tuple[object, Lock]] = deque()
+
+    def take(self, owner: object) -> None:
+        """Become the owner; without the consent of one that has kept it for `PATIENCE_S`."""
+        with self._lock:
+            if self._owner is None:
+                self._give(owner)
+                return
+            passed = Lock()
+            passed.acquire()
+            self.waiting.append(asked := (owner, passed))
+            changes = self._changes
+        while not passed.acquire(timeout=PATIENCE_S):
+            with self._lock:
+                if asked not in self.waiting:  # passed on in this moment
+                    return
+                if changes == self._changes:
+                    self.waiting.remove(asked)
+                    self._give(owner)
+                    return
+                changes = self._changes
+
+    def leave(self, owner: object) -> None:
+        """Pass it on; do nothing if it was taken away."""
+        with self._lock:
+            if self._owner is owner:
+                following, passed = self.waiting.popleft() if self.waiting else (None, None)
+                self._give(following)
+                if passed is not None:
+                    passed.release()
+
+    def _give(self, owner: object) -> None:
+        self._owner = owner
+        self._changes += 1
+
+
+_floor = _Floor()
+
+
+class _Selector(selectors.DefaultSelector):
+    """Waits for input without the floor, and returns with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.postponed: list[Callable[[], object]] = []
+        self._look_at = 0.0
+        """When a loop that has work looks for input."""
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout == 0:
+            if time.monotonic() < self._look_at:
+                return []
+            if not (_floor.waiting or self.postponed):
+                self._look_at = time.monotonic() + POLL_S
+                return super().select(0)
+        self._call_postponed()
+        _floor.leave(self)
+        try:
+            return super().select(timeout)
+        finally:
+            _floor.take(self)
+            self._look_at = time.monotonic() + POLL_S
+
+    def close(self) -> None:
+        self._call_postponed()
+        _floor.leave(self)
+        super().close()
+
+    def _call_postponed(self) -> None:
+        postponed, self.postponed = self.postponed, []
+        for call in postponed:
+            call()
