@@ -231,7 +231,8 @@ async def test_a_listed_task_is_never_that_of_an_earlier_page(
     When that has expired it shows none.
     """
     views: list[dict[str, Any]] = [{}, {"include_artifacts": True}, {"history_length": 1}]
-    bare = {"history_length": 0}
+    bare = {"history_length": 0, "context_id": "ctx"}  # whose first task no index names
+    first = first_task_id(storage.scope, "ctx")
 
     async def shown() -> list[Any]:
         """The task in each view, as two processes list it, one of which has listed it before."""
@@ -242,19 +243,19 @@ async def test_a_listed_task_is_never_that_of_an_earlier_page(
                 told.append((said(task), len(task.artifacts)))
                 task.history.clear()  # the caller's own
                 (head,) = (await list_tasks(one, query_of(**bare))).tasks
-                assert head == await tasks.load_task("again", 0, include_artifacts=False)
+                assert head == await tasks.load_task(first, 0, include_artifacts=False)
                 head.status.Clear()  # the caller's own as well
         assert told[::3] == told[1::3] == told[2::3]
         return told[: 3 * len(views) : 3]
 
-    await storage.open_task("ctx", request("1"), task_id="again")
+    await storage.open_task("ctx", request("1"), task_id=first)
     assert await shown() == [(["1"], 0), (["1"], 0), (["1"], 0)]
     written = [ArtifactWrite(artifact("a", "x"))]
     working = TaskState.TASK_STATE_WORKING
-    await tasks.update_task("again", working, messages=[message("2")], artifacts=written)
+    await tasks.update_task(first, working, messages=[message("2")], artifacts=written)
     assert await shown() == [(["1", "2"], 0), (["1", "2"], 1), (["2"], 0)]
-    await delete_task(storage, "again")
-    await storage.open_task("ctx", request("3"), task_id="again")
+    await delete_task(storage, first)
+    await storage.open_task("ctx", request("3"), task_id=first)
     assert await shown() == [(["3"], 0), (["3"], 0), (["3"], 0)]
     clock.advance(storage.timing.ttl_s + 1)
     assert not (await list_tasks(storage, query_of(**bare))).tasks

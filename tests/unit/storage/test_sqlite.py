@@ -24,7 +24,7 @@ from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.storage import sqlite
 from a2a_serverless.storage.layout import BY_ID, INDEXES
 from a2a_serverless.storage.sqlite import FORMAT, SqliteTable
-from a2a_serverless.storage.table import Delete, Key, Put, Range, are, beginning
+from a2a_serverless.storage.table import Check, Delete, Key, Put, Range, are, beginning
 
 NOW_S = 1_700_000_000
 PLACE = Key("P", "A")
@@ -213,6 +213,16 @@ async def test_a_list_is_counted_without_its_items(table: SqliteTable, path: Pat
         found = await table.get(PLACE)
         assert found is not None
         assert not ITEM.keys() - {"PK", "SK"} & found.keys()
+
+
+async def test_a_count_shows_only_what_it_has_looked_at(table: SqliteTable) -> None:
+    """However many items have expired, it is bounded."""
+    for number, expires_at in enumerate((9, 1, 1)):
+        await table.write(Put(item={"PK": "P", "SK": f"{number}", "expires_at": expires_at}))
+    live = [Check("expires_at", ">", 5)]
+    wanted = Range(partition="P", when=live, only=["SK"], newest_first=True)
+    assert await table.counted([wanted], looks=2, shows=3) == ([], 0, [{"SK": "1"}])
+    assert await table.counted([wanted], looks=4, shows=3) == ([{"SK": "0"}], 1, [])
 
 
 PAUSED = """
