@@ -3,7 +3,8 @@
 One thread runs Python at a time, and each SQL statement and system call lets another one in. Where
 several loops have work, they would hand the interpreter to and fro at each of them, and wake a
 thread each time: a third of the processor's time of a short turn. So one loop goes on until it
-waits, or for `POLL_S`, and then the next one does.
+waits, or for `POLL_S`, and then the next one does. One that never waits, such as that of an agent
+which awaits `asyncio.sleep(0)` again and again, has no such time after `BUSY_S`.
 """
 
 from __future__ import annotations
@@ -13,11 +14,18 @@ import selectors
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from threading import Lock
 from typing import Final
 
 POLL_S: Final = 0.003
 """Seconds after which a loop that has work looks for input, and lets another loop go first."""
+BUSY_S: Final = 0.02
+"""Seconds after which a loop that never waits looks for input at each step.
+
+Its looks let other threads run: few short ones would not, as a thread that waits for CPython's
+lock asks for it only after 5 ms in which nobody has let go of it.
+"""
 PATIENCE_S: Final = 0.005
 """Seconds after which a loop goes on beside one that is blocked, as a thread of CPython does."""
 
@@ -35,7 +43,14 @@ class Loop(asyncio.SelectorEventLoop):
         What the call wakes then runs at once, and not beside the rest of what this loop does. It is
         for loops that run no agent: one that blocks would hold it up.
         """
-        self._input.postponed.append(callback)
+        self._input.postponed.append(partial(self._call, callback))
+
+    def _call(self, callback: Callable[[], object]) -> None:
+        try:
+            callback()
+        except Exception as error:  # noqa: BLE001 - the loop goes on, as after a callback's error
+            context = {"message": f"{callback!r} has failed", "exception": error}
+            self.call_exception_handler(context)
 
 
 class _Floor:
@@ -91,6 +106,7 @@ class _Selector(selectors.DefaultSelector):
     def __init__(self) -> None:
         super().__init__()
         self.postponed: list[Callable[[], object]] = []
+        self._waited_at = 0.0
         self._look_at = 0.0
         """When a loop that has work looks for input."""
 
@@ -99,7 +115,7 @@ class _Selector(selectors.DefaultSelector):
             if time.monotonic() < self._look_at:
                 return []
             if not (_floor.waiting or self.postponed):
-                self._look_at = time.monotonic() + POLL_S
+                self._go_on()
                 return super().select(0)
         self._call_postponed()
         _floor.leave(self)
@@ -107,12 +123,19 @@ class _Selector(selectors.DefaultSelector):
             return super().select(timeout)
         finally:
             _floor.take(self)
-            self._look_at = time.monotonic() + POLL_S
+            if timeout != 0:
+                self._waited_at = time.monotonic()
+            self._go_on()
 
     def close(self) -> None:
         self._call_postponed()
         _floor.leave(self)
         super().close()
+
+    def _go_on(self) -> None:
+        now = time.monotonic()
+        is_busy = now >= self._waited_at + BUSY_S
+        self._look_at = now if is_busy else now + POLL_S
 
     def _call_postponed(self) -> None:
         postponed, self.postponed = self.postponed, []

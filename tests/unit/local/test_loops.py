@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 
 import pytest
 
@@ -70,9 +71,17 @@ def test_a_blocked_loop_holds_up_no_other_one() -> None:
         asyncio.run_coroutine_threadsafe(asyncio.sleep(0), blocked).result(LONG_S)
 
 
+@pytest.mark.parametrize(("poll_s", "busy_s"), [(0.003, LONG_S), (2 * LONG_S, 0)])
 @pytest.mark.usefixtures("is_patient")
-def test_a_loop_that_never_waits_hears_its_input_and_lets_others_run() -> None:
-    """A task without a pause ends neither the loop's own input nor the work of other loops."""
+def test_a_loop_that_never_waits_hears_its_input_and_lets_others_run(
+    monkeypatch: pytest.MonkeyPatch, poll_s: float, busy_s: float
+) -> None:
+    """A task without a pause ends neither the loop's own input nor the work of other loops.
+
+    It looks for them after `POLL_S`, and when it has been busy for `BUSY_S`, at each step.
+    """
+    monkeypatch.setattr(loops, "POLL_S", poll_s)
+    monkeypatch.setattr(loops, "BUSY_S", busy_s)
     ours, theirs = socket.socketpair()
     heard, other_ran, postponed = threading.Event(), threading.Event(), threading.Event()
 
@@ -110,6 +119,22 @@ def test_what_is_called_when_idle_comes_behind_the_loops_work() -> None:
         last.call_when_idle(lambda: seen.append("closed"))
         assert seen[-1] == "idle"
     assert seen[-1] == "closed"
+
+
+def test_a_postponed_call_that_fails_ends_neither_its_loop_nor_the_next_call() -> None:
+    """The loop's handler hears of it, as of a callback's error."""
+    said, called = list[str](), threading.Event()
+
+    async def work() -> None:
+        loop.set_exception_handler(lambda _, context: said.append(repr(context["exception"])))
+        loop.call_when_idle(partial(next, iter(())))
+        loop.call_when_idle(called.set)
+
+    with running() as loop:
+        asyncio.run_coroutine_threadsafe(work(), loop).result(LONG_S)
+        assert called.wait(LONG_S)
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(LONG_S)
+    assert said == ["StopIteration()"]
 
 
 @pytest.mark.usefixtures("is_patient")
