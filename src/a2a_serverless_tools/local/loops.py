@@ -31,7 +31,10 @@ PATIENCE_S: Final = 0.005
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """An event loop that runs by turns with the others of its process."""
+    """An event loop that runs by turns with the others of its process.
+
+    What it does for another one by `call_soon_threadsafe` wakes that one when this one is idle.
+    """
 
     def __init__(self) -> None:
         self._input = _Selector()
@@ -51,6 +54,21 @@ class Loop(asyncio.SelectorEventLoop):
         except Exception as error:  # noqa: BLE001 - the loop goes on, as after a callback's error
             context = {"message": f"{callback!r} has failed", "exception": error}
             self.call_exception_handler(context)
+
+    def wake(self) -> None:
+        """End its wait for input, from any thread."""
+        super()._write_to_self()  # type: ignore[misc] # not public: the hook of subclasses
+
+    def _write_to_self(self) -> None:
+        """Wake it as `call_soon_threadsafe` asks: when its caller is idle, if that is a `Loop`."""
+        try:
+            caller = asyncio.get_running_loop()
+        except RuntimeError:
+            caller = self
+        if caller is not self and isinstance(caller, Loop):
+            caller.call_when_idle(self.wake)
+        else:
+            self.wake()
 
 
 class _Floor:
@@ -105,7 +123,7 @@ class _Selector(selectors.DefaultSelector):
 
     def __init__(self) -> None:
         super().__init__()
-        self.postponed: list[Callable[[], object]] = []
+        self.postponed: deque[Callable[[], object]] = deque()
         self._waited_at = 0.0
         self._look_at = 0.0
         """When a loop that has work looks for input."""
@@ -138,6 +156,5 @@ class _Selector(selectors.DefaultSelector):
         self._look_at = now if is_busy else now + POLL_S
 
     def _call_postponed(self) -> None:
-        postponed, self.postponed = self.postponed, []
-        for call in postponed:
-            call()
+        while self.postponed:  # a call may add one
+            self.postponed.popleft()()

@@ -71,7 +71,7 @@ def test_a_blocked_loop_holds_up_no_other_one() -> None:
         asyncio.run_coroutine_threadsafe(asyncio.sleep(0), blocked).result(LONG_S)
 
 
-@pytest.mark.parametrize(("poll_s", "busy_s"), [(0.003, LONG_S), (2 * LONG_S, 0)])
+@pytest.mark.parametrize(("poll_s", "busy_s"), [(0.003, 0.02), (2 * LONG_S, 0)])
 @pytest.mark.usefixtures("is_patient")
 def test_a_loop_that_never_waits_hears_its_input_and_lets_others_run(
     monkeypatch: pytest.MonkeyPatch, poll_s: float, busy_s: float
@@ -119,6 +119,34 @@ def test_what_is_called_when_idle_comes_behind_the_loops_work() -> None:
         last.call_when_idle(lambda: seen.append("closed"))
         assert seen[-1] == "idle"
     assert seen[-1] == "closed"
+
+
+def test_a_loop_wakes_another_one_when_it_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the two do not run beside each other; another thread wakes it at once."""
+    monkeypatch.setattr(loops, "POLL_S", LONG_S)
+    steps, woken_in, all_woken = list[int](), list[int](), threading.Event()
+
+    async def work() -> None:
+        for step in (1, 2, 3):
+            steps.append(step)
+            other.call_soon_threadsafe(int)
+            await asyncio.sleep(0)
+        loop.call_when_idle(lambda: other.call_soon_threadsafe(int))
+
+    def wake() -> None:
+        woken_in.append(steps[-1])
+        if len(woken_in) == len(steps) + 1:
+            all_woken.set()
+        Loop.wake(other)
+
+    with running() as loop, running() as other:
+        monkeypatch.setattr(other, "wake", wake)
+        asyncio.run_coroutine_threadsafe(work(), loop).result(LONG_S)
+        assert all_woken.wait(LONG_S)
+        assert woken_in == [3, 3, 3, 3]
+        woken_in.clear()
+        other.call_soon_threadsafe(int)
+        assert woken_in
 
 
 def test_a_postponed_call_that_fails_ends_neither_its_loop_nor_the_next_call() -> None:
