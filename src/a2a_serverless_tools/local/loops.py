@@ -33,7 +33,8 @@ PATIENCE_S: Final = 0.005
 class Loop(asyncio.SelectorEventLoop):
     """An event loop that runs by turns with the others of its process.
 
-    What it does for another one by `call_soon_threadsafe` wakes that one when this one is idle.
+    What it asks of another one by `call_soon_threadsafe` wakes that one when this one is idle: no
+    step may block until that is done.
     """
 
     def __init__(self) -> None:
