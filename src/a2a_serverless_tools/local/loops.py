@@ -18,9 +18,9 @@ from functools import partial
 from threading import Lock
 from typing import Final
 
-POLL_S: Final = 0.003
+POLL_S: Final = 0.005
 """Seconds after which a loop that has work looks for input, and lets another loop go first."""
-BUSY_S: Final = 0.02
+BUSY_S: Final = 0.05
 """Seconds after which a loop that never waits looks for input at each step.
 
 Its looks let other threads run: few short ones would not, as a thread that waits for CPython's

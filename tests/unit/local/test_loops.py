@@ -71,7 +71,7 @@ def test_a_blocked_loop_holds_up_no_other_one() -> None:
         asyncio.run_coroutine_threadsafe(asyncio.sleep(0), blocked).result(LONG_S)
 
 
-@pytest.mark.parametrize(("poll_s", "busy_s"), [(0.003, 0.02), (2 * LONG_S, 0)])
+@pytest.mark.parametrize(("poll_s", "busy_s"), [(0.005, 0.05), (2 * LONG_S, 0)])
 @pytest.mark.usefixtures("is_patient")
 def test_a_loop_that_never_waits_hears_its_input_and_lets_others_run(
     monkeypatch: pytest.MonkeyPatch, poll_s: float, busy_s: float
